@@ -1,0 +1,5 @@
+//! HAProxy as data: its syntax and only writer, the rendering of a model, what a bundle is, and what takes
+//! a running HAProxy from one bundle to the next. Pure: no process, socket, file or clock.
+
+pub mod bundle;
+pub mod version;

@@ -1,0 +1,7 @@
+//! `haproxy-fleet`: fleets of HAProxy as the entry layer of Kubernetes.
+//!
+//! The rooms and the arrows between them are in `ARCHITECTURE.md`; `tests/it/arrows.rs` holds them to it.
+
+pub mod haproxy;
+pub mod model;
+pub mod report;

@@ -1,0 +1,4 @@
+//! Tests against real parts: one binary, one module per subject.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod support;
