@@ -1,1 +1,3 @@
+//! The `haproxy-fleet` program.
+
 fn main() {}
