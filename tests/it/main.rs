@@ -1,4 +1,5 @@
 //! Tests against real parts: one binary, one module per subject.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod command;
 mod support;
