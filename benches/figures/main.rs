@@ -7,6 +7,7 @@
 mod context;
 mod generator;
 mod measure;
+mod origin;
 mod result;
 mod world;
 

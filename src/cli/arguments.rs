@@ -26,7 +26,7 @@ pub struct Arguments {
 
 const LONG_HELP: &str = "\
 Try it:
-  haproxy-fleet local -f examples --echo     serve the examples on loopback addresses; edit them and watch
+  haproxy-fleet local -f examples --echo     serve the examples; edit them and watch
   haproxy-fleet lint -f examples             what is wrong with them, by file and line
   haproxy-fleet render -f examples -o out    the configuration that HAProxy reads
   haproxy-fleet diff main/ branch/           what a change does, and whether it reloads
@@ -67,12 +67,12 @@ pub enum Command {
 }
 
 const LOCAL_HELP: &str = "\
-Each IngressDeployment becomes one HAProxy per replica. In front of them a small HAProxy in TCP mode plays Service
-and load balancer: its address of each listener stays the same whatever happens behind it. Both kinds of addresses
-are printed.
+Each IngressDeployment becomes one HAProxy per replica. In front of them a small HAProxy in
+TCP mode plays Service and load balancer: its address of each listener stays the same whatever
+happens behind it. Both kinds of addresses are printed.
 
-Files may be edited in any way: a file that does not parse keeps its last good objects and is reported.
-Ctrl-C drains, then stops; a second one stops at once. No process is left behind.
+Files may be edited in any way: a file that does not parse keeps its last good objects and is
+reported. Ctrl-C drains, then stops; a second one stops at once. No process is left behind.
 
 Examples:
   haproxy-fleet local -f examples --echo

@@ -73,7 +73,7 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command, out: &mut Output, err: &mut Output) -> Result<Exit, Error> {
     match command {
-        Command::Local(arguments) => local::run(&arguments),
+        Command::Local(arguments) => local::run(arguments, Output::stdout()),
         Command::Render(arguments) => render::run(&arguments, out, err),
         Command::Lint(arguments) => lint::run(&arguments, out),
         Command::Diff(arguments) => diff::run(&arguments, out),

@@ -229,6 +229,7 @@ fn replica_events(fleet: &str, before: &[Replica], now: &[Replica], lines: &mut 
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::status::json::{Listener, Object, Protocol, Reload};
 
@@ -284,6 +285,23 @@ error[NotFound] a.yaml:3: Ingress shop/web: no Service \\u{1b}[2J
         assert_eq!(small.lines().count(), 4);
         assert!(small.lines().all(|line| line.chars().count() <= 20), "{small}");
         assert!(small.contains("findings:"), "{small}");
+    }
+
+    #[tokio::test]
+    async fn what_is_shown_ends_with_the_last_state_however_fast_states_follow() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for live in [false, true] {
+            let (sender, receiver) = watch::channel(Arc::new(status()));
+            let shown = tokio::spawn(show(receiver, Output::new(file.reopen().unwrap(), false), live));
+            for generation in 5..50 {
+                sender.send_modify(|status| Arc::make_mut(status).fleets[0].generation = generation);
+                tokio::task::yield_now().await;
+            }
+            drop(sender);
+            shown.await.unwrap().unwrap();
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            assert!(text.rsplit("fleet edge/public").next().unwrap().contains("generation 49"), "live: {live}\n{text}");
+        }
     }
 
     #[test]
