@@ -2,6 +2,10 @@
 //!
 //! The rooms and the arrows between them are in `ARCHITECTURE.md`; `tests/it/arrows.rs` holds them to it.
 
+pub mod cli;
 pub mod haproxy;
+pub mod local;
 pub mod model;
 pub mod report;
+pub mod status;
+pub mod telemetry;

@@ -1,3 +1,7 @@
-//! The `haproxy-fleet` program.
+//! The one binary: everything is in the library.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    haproxy_fleet::cli::main()
+}

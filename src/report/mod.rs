@@ -4,11 +4,13 @@
 //! name object, field and remedy, and whatever else was given keeps working.
 
 pub mod codes;
+mod located;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use codes::Code;
+pub use located::{Located, Location};
 
 /// The kind of a source object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

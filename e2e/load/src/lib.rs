@@ -1,1 +1,31 @@
-//! Open-loop load generator.
+//! Open-loop load generator that accounts for every request by kind of loss.
+//!
+//! Requests start at times that were fixed beforehand, whatever the answers do, and none is ever sent twice.
+//! Whatever does not end in the expected answer is a loss of exactly one [`Loss`] kind. Latency counts from the
+//! intended start, so that a stall is seen by every request that it delayed, not only by the one that met it.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), fleet_load::ConfigError> {
+//! use fleet_load::{Config, Load, Protocol, Target};
+//!
+//! let target = Target::new("127.0.0.1:8080".parse().unwrap_or_else(|_| unreachable!()), "a.example", "/");
+//! let load = Load::start(Config { rate: 500.0, protocol: Protocol::Http1KeepAlive, ..Config::new(vec![target]) })?;
+//! // … change things …
+//! let report = load.stop().await;
+//! assert_eq!(report.lost, 0, "{report:?}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The generator runs on a thread of its own, so the caller's work neither delays requests nor needs a runtime.
+
+mod config;
+mod connect;
+mod engine;
+mod http1;
+mod http2;
+mod report;
+
+pub use config::{Config, ConfigError, Protocol, Target, Tls, Trust};
+pub use engine::{Handle, Load, capacity};
+pub use report::{Example, Latency, Loss, Report};

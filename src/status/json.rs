@@ -1,0 +1,280 @@
+//! The JSON of `/status`, `lint -o json` and `diff -o json`.
+//!
+//! A contract with readers outside: fields are added, never renamed. Every field is always present; what is not
+//! known is `null`.
+
+use crate::report;
+use serde::{Deserialize, Serialize};
+
+/// The whole document of `/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Whether every fleet serves with all its replicas.
+    pub ready: bool,
+    /// Fleets in the order of namespace and name.
+    pub fleets: Vec<Fleet>,
+    /// All present findings.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// One fleet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fleet {
+    /// Namespace of the `IngressDeployment`.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Number of the last change of sections, backends or routing maps.
+    pub revision: u64,
+    /// Number of the last change of anything.
+    pub generation: u64,
+    /// Identity of the wanted bundle.
+    pub digest: String,
+    /// Stable addresses that clients use.
+    pub listeners: Vec<Listener>,
+    /// Replicas by name.
+    pub replicas: Vec<Replica>,
+}
+
+/// An address that is listened on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listener {
+    /// The listener's name.
+    pub name: String,
+    /// What is spoken there.
+    pub protocol: Protocol,
+    /// `ip:port`, or `[ip6]:port`.
+    pub address: String,
+}
+
+/// What is spoken on a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Protocol {
+    /// Plain HTTP.
+    Http,
+    /// HTTP over TLS that ends here.
+    Https,
+    /// TLS that is passed on unopened.
+    Tls,
+    /// Plain TCP.
+    Tcp,
+}
+
+impl Protocol {
+    /// As in the JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Https => "HTTPS",
+            Self::Tls => "TLS",
+            Self::Tcp => "TCP",
+        }
+    }
+}
+
+/// One HAProxy of a fleet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replica {
+    /// Its name.
+    pub name: String,
+    /// Its zone, if the fleet has zones.
+    pub zone: Option<String>,
+    /// Whether it serves.
+    pub ready: bool,
+    /// The generation that it serves.
+    pub generation: u64,
+    /// Its own addresses.
+    pub listeners: Vec<Listener>,
+    /// Reloads since it started.
+    pub reload_count: u64,
+    /// The last 50 of them.
+    pub reloads: Vec<Reload>,
+    /// Runtime commands since it started.
+    pub runtime_commands: u64,
+    /// What it does not serve because its HAProxy refused it.
+    pub refused: Vec<Refused>,
+}
+
+/// A reload and what asked for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reload {
+    /// The generation that it brought.
+    pub generation: u64,
+    /// Why it could not be done live.
+    pub reason: String,
+}
+
+/// A refusal of HAProxy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The generation that was refused.
+    pub generation: u64,
+    /// The object that it comes from, if that is known.
+    pub object: Option<Object>,
+    /// What HAProxy said.
+    pub message: String,
+}
+
+/// Names an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Object {
+    /// As in a manifest's `kind`.
+    pub kind: String,
+    /// Empty for cluster-scoped kinds.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl From<&report::ObjectRef> for Object {
+    fn from(object: &report::ObjectRef) -> Self {
+        Self { kind: object.kind.to_string(), namespace: object.namespace.to_string(), name: object.name.to_string() }
+    }
+}
+
+/// A finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diagnostic {
+    /// Stable name of the kind of finding.
+    pub code: String,
+    /// `error`, `warning` or `info`.
+    pub severity: String,
+    /// About which object.
+    pub object: Object,
+    /// About which field of it; empty for the whole object.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub help: String,
+    /// The file that the object came from.
+    pub file: Option<String>,
+    /// The line in it, from 1.
+    pub line: Option<u32>,
+}
+
+impl From<&report::Located> for Diagnostic {
+    fn from(report::Located { diagnostic, location }: &report::Located) -> Self {
+        Self {
+            code: diagnostic.code.as_str().to_owned(),
+            severity: diagnostic.severity.as_str().to_owned(),
+            object: Object::from(&diagnostic.object),
+            field: diagnostic.field.clone(),
+            message: diagnostic.message.clone(),
+            help: diagnostic.help.clone(),
+            file: location.as_ref().map(|location| location.file.clone()),
+            line: location.as_ref().map(|location| location.line),
+        }
+    }
+}
+
+/// The document of `diff -o json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diff {
+    /// What would change.
+    pub changes: Vec<Change>,
+    /// Findings in the newer input.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// One change of a fleet's bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The resource that changes, after its fleet: `edge/public: backend shop_cart_80`.
+    pub key: String,
+    /// The object that it comes from, if it comes from one.
+    pub object: Option<Object>,
+    /// How it is put into effect.
+    pub class: Class,
+    /// Why in that way.
+    pub reason: String,
+}
+
+/// How a change is put into effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// In the running worker, at once.
+    Live,
+    /// A removal that waits for the next reload and asks for none.
+    Deferred,
+    /// By a new worker.
+    Reload,
+}
+
+impl Class {
+    /// As in the JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Deferred => "deferred",
+            Self::Reload => "reload",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_status_document_has_exactly_the_documented_fields() {
+        let listener = Listener { name: "http".into(), protocol: Protocol::Http, address: "127.0.0.1:80".into() };
+        let object = report::ObjectRef::new(report::Kind::Ingress, "shop", "web");
+        let finding = report::Diagnostic::error(&object, "spec", report::codes::NOT_FOUND, "no Service", "create it");
+        let status = Status {
+            ready: true,
+            fleets: vec![Fleet {
+                namespace: "edge".into(),
+                name: "public".into(),
+                revision: 1,
+                generation: 2,
+                digest: "00".into(),
+                listeners: vec![listener.clone()],
+                replicas: vec![Replica {
+                    name: "public-0".into(),
+                    ready: true,
+                    generation: 2,
+                    listeners: vec![listener],
+                    reload_count: 1,
+                    reloads: vec![Reload { generation: 2, reason: "a new listener".into() }],
+                    runtime_commands: 3,
+                    refused: vec![Refused { generation: 1, object: Some((&object).into()), message: "no".into() }],
+                    zone: None,
+                }],
+            }],
+            diagnostics: vec![(&report::Located::from(finding)).into()],
+        };
+        let listener = json!({"name": "http", "protocol": "HTTP", "address": "127.0.0.1:80"});
+        let object = json!({"kind": "Ingress", "namespace": "shop", "name": "web"});
+        assert_eq!(
+            serde_json::to_value(&status).unwrap(),
+            json!({
+                "ready": true,
+                "fleets": [{
+                    "namespace": "edge", "name": "public", "revision": 1, "generation": 2, "digest": "00",
+                    "listeners": [listener],
+                    "replicas": [{
+                        "name": "public-0", "zone": null, "ready": true, "generation": 2, "listeners": [listener], "reload_count": 1,
+                        "reloads": [{"generation": 2, "reason": "a new listener"}], "runtime_commands": 3,
+                        "refused": [{"generation": 1, "object": object, "message": "no"}],
+                    }],
+                }],
+                "diagnostics": [{
+                    "code": "NotFound", "severity": "error", "object": object, "field": "spec", "message": "no Service",
+                    "help": "create it", "file": null, "line": null,
+                }],
+            })
+        );
+    }
+
+    #[test]
+    fn a_change_names_its_class_in_lower_case() {
+        let change = Change { key: "servers a".into(), object: None, class: Class::Deferred, reason: "unused".into() };
+        let json = json!({"key": "servers a", "object": null, "class": "deferred", "reason": "unused"});
+        assert_eq!(serde_json::to_value(change).unwrap(), json);
+    }
+}
