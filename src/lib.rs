@@ -2,10 +2,14 @@
 //!
 //! The rooms and the arrows between them are in `ARCHITECTURE.md`; `tests/it/arrows.rs` holds them to it.
 
+pub mod api;
 pub mod cli;
+pub mod fleet;
 pub mod haproxy;
+pub mod ingest;
 pub mod local;
 pub mod model;
 pub mod report;
 pub mod status;
 pub mod telemetry;
+pub mod world;
