@@ -112,12 +112,39 @@ pub fn plan(
         removals: Vec::new(),
         frontends_wait: frontends_aside,
         hold_removals: frontends_aside,
+        by_reload: false,
     };
     // in the order of keys: sections before backends before servers before maps, certificates before lists
     for key in keys {
         planner.consider(key);
     }
     planner.finish()
+}
+
+/// What a reload can bring: the changes from `accepted` to `target` without what is set aside and without what
+/// would lead to it.
+pub fn reload_target(accepted: &Bundle, target: Target<'_>, keys: &BTreeSet<ResourceKey>, capabilities: &Capabilities) -> Vec<Change> {
+    let frontends_aside = target.aside.iter().any(is_skeleton);
+    let process = Process::default();
+    let mut planner = Planner {
+        accepted,
+        process: &process,
+        target,
+        capabilities,
+        plan: Plan::default(),
+        reasons: Vec::new(),
+        coming: BTreeSet::new(),
+        kept: BTreeSet::new(),
+        removals: Vec::new(),
+        frontends_wait: frontends_aside,
+        hold_removals: frontends_aside,
+        by_reload: true,
+    };
+    for key in keys {
+        planner.consider(key);
+    }
+    let takes = planner.finish().takes;
+    takes.into_iter().map(|take| Change { before: accepted.get(&take.key).cloned(), key: take.key, after: take.after }).collect()
 }
 
 /// Says of each of `changes` how it comes into a HAProxy that runs `before`.
@@ -135,6 +162,11 @@ fn is_skeleton(key: &ResourceKey) -> bool {
     matches!(key, ResourceKey::Section(name) if !name.starts_with("30-shape-"))
 }
 
+/// The keys under which the section of a shape may stand.
+fn shape_sections(shape: &str) -> [ResourceKey; 2] {
+    [format!("30-{shape}"), format!("30-shape-{shape}")].map(|name| ResourceKey::Section(name.into()))
+}
+
 struct Planner<'a> {
     accepted: &'a Bundle,
     process: &'a Process,
@@ -149,6 +181,8 @@ struct Planner<'a> {
     removals: Vec<&'a Arc<Resource>>,
     frontends_wait: bool,
     hold_removals: bool,
+    /// Everything can come, and no step is asked for.
+    by_reload: bool,
 }
 
 impl<'a> Planner<'a> {
@@ -167,7 +201,10 @@ impl<'a> Planner<'a> {
             self.plan.takes.push(Take { key: key.clone(), after: Some(new.clone()), steps: Vec::new() });
             return;
         }
-        if let Some(message) = self.target.forced.get(key) {
+        if self.by_reload && !matches!(new.content, Content::MapEntries(_) | Content::CertificateList(_)) {
+            return self.bring_by_reload(new);
+        }
+        if let Some(message) = self.target.forced.get(key).filter(|_| !self.by_reload) {
             return self.reload(new, format!("HAProxy refused it live: {message}"));
         }
         match &new.content {
@@ -179,6 +216,22 @@ impl<'a> Planner<'a> {
             Content::CertificateList(entries) => self.list_entries(new, entries, before),
             Content::File(bytes) => self.file(new, bytes.expose().len()),
         }
+    }
+
+    fn bring_by_reload(&mut self, new: &Arc<Resource>) {
+        let missing = match &new.content {
+            Content::Servers(_) => match &new.key {
+                ResourceKey::Servers(backend) => !self.backend_is_there(backend),
+                _ => false,
+            },
+            Content::Backend(BackendHead { class: BackendClass::Shaped { shape, .. }, .. }) => self.shape_is_aside(shape),
+            _ => false,
+        };
+        if missing { self.wait(new, "what it needs is set aside".to_owned()) } else { self.take(new, Vec::new(), "") }
+    }
+
+    fn shape_is_aside(&self, shape: &str) -> bool {
+        shape_sections(shape).iter().any(|key| self.target.aside.contains(key) && self.accepted.get(key).is_none())
     }
 
     fn take(&mut self, new: &Arc<Resource>, steps: Vec<Step>, reason: impl Into<String>) {
@@ -269,8 +322,7 @@ impl<'a> Planner<'a> {
     }
 
     fn shape_is_loaded(&self, shape: &str) -> bool {
-        [format!("30-{shape}"), format!("30-shape-{shape}"), shape.to_owned()].into_iter().any(|name| {
-            let key = ResourceKey::Section(name.into());
+        shape_sections(shape).into_iter().any(|key| {
             let (loaded, wanted) = (self.accepted.get(&key), self.wanted(&key));
             self.coming.contains(&key) || loaded.is_some() && loaded.map(|r| r.hash()) == wanted.map(|r| r.hash())
         })
@@ -329,7 +381,7 @@ impl<'a> Planner<'a> {
     fn map_entries(&mut self, new: &Arc<Resource>, entries: &[MapEntry], before: Option<&Arc<Resource>>) {
         let ResourceKey::MapEntries { map, .. } = &new.key else { return };
         let old: &[MapEntry] = before.map_or(&[], |resource| entries_of(resource));
-        if !self.process.maps.contains(map) {
+        if !self.by_reload && !self.process.maps.contains(map) {
             // nothing that runs reads it
             return if self.hold_removals {
                 self.wait(new, format!("map {map} is new"));
@@ -376,7 +428,7 @@ impl<'a> Planner<'a> {
 
     fn list_entries(&mut self, new: &Arc<Resource>, entries: &[ListEntry], before: Option<&Arc<Resource>>) {
         let ResourceKey::CertificateList { list, .. } = &new.key else { return };
-        if !self.process.lists.contains(list) {
+        if !self.by_reload && !self.process.lists.contains(list) {
             return if self.hold_removals {
                 self.wait(new, format!("list {list} is new"));
             } else {
@@ -417,10 +469,11 @@ impl<'a> Planner<'a> {
 
     fn finish(mut self) -> Plan {
         let removals = std::mem::take(&mut self.removals);
-        for old in removals.iter().filter(|old| is_skeleton(&old.key)) {
+        let by_reload = self.by_reload;
+        for old in removals.iter().filter(|old| is_skeleton(&old.key) && !by_reload) {
             self.reload(old, format!("{} is gone", old.key));
         }
-        for old in removals.into_iter().filter(|old| !is_skeleton(&old.key)) {
+        for old in removals.into_iter().filter(|old| by_reload || !is_skeleton(&old.key)) {
             self.remove(old);
         }
         if !self.reasons.is_empty() {
