@@ -144,7 +144,8 @@ pub fn reload_target(accepted: &Bundle, target: Target<'_>, keys: &BTreeSet<Reso
         planner.consider(key);
     }
     let takes = planner.finish().takes;
-    takes.into_iter().map(|take| Change { before: accepted.get(&take.key).cloned(), key: take.key, after: take.after }).collect()
+    let differs = |take: &Take| accepted.get(&take.key).map(|r| r.hash()) != take.after.as_ref().map(|r| r.hash());
+    takes.into_iter().filter(differs).map(|take| Change { before: accepted.get(&take.key).cloned(), key: take.key, after: take.after }).collect()
 }
 
 /// Says of each of `changes` how it comes into a HAProxy that runs `before`.

@@ -1,4 +1,6 @@
 //! Tests against real parts: one binary, one module per subject.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod agent;
+mod rig;
 mod support;
