@@ -5,6 +5,7 @@
 pub mod api;
 pub mod cli;
 pub mod fleet;
+pub mod agent;
 pub mod haproxy;
 pub mod ingest;
 pub mod local;

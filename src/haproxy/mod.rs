@@ -2,4 +2,6 @@
 //! a running HAProxy from one bundle to the next. Pure: no process, socket, file or clock.
 
 pub mod bundle;
+pub mod files;
+pub mod plan;
 pub mod version;

@@ -3,4 +3,6 @@
 
 mod arrows;
 mod command;
+mod agent;
+mod rig;
 mod support;

@@ -1,0 +1,285 @@
+//! The serialised part: one update after the other, live as far as possible.
+
+use super::execute::{Outcome, execute};
+use super::last_good::Directory;
+use super::runtime::{Master, Session};
+use super::status::{Refusal, Status};
+use super::{Inbox, Settings, UpdateContent};
+use crate::haproxy::bundle::{Bundle, Change, Digest, Name, ResourceKey, file_of};
+use crate::haproxy::plan::{Plan, Process, Target, plan};
+use crate::haproxy::version::Capabilities;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::process::Child;
+use tokio::sync::{Mutex, Notify, watch};
+use tokio::time::Instant;
+
+/// What HAProxy runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    /// Nothing but a health check.
+    Bootstrap,
+    /// A configuration from before the start of the agent, by its digest if that is known.
+    LastGood(Option<Digest>),
+    /// Exactly `accepted`.
+    Accepted,
+}
+
+/// What the reaper shares with the applier.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) process: Process,
+    pub(crate) worker: Option<u32>,
+    /// Whether backends can be deleted.
+    pub(crate) dynamic_backends: bool,
+}
+
+/// Everything about one HAProxy.
+pub(crate) struct Applier {
+    pub(crate) settings: Settings,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) master: Master,
+    pub(crate) directory: Directory,
+    pub(crate) child: Child,
+    pub(crate) worker: u32,
+    /// Workers that may still run.
+    pub(crate) workers: Vec<u32>,
+    /// Old workers that already send their requests to the present one.
+    pub(crate) relayed: BTreeSet<u32>,
+    pub(crate) session: Option<Session>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) shared: Arc<Mutex<Shared>>,
+    pub(crate) reap: Arc<Notify>,
+    pub(crate) base: Base,
+    /// What was delivered last.
+    pub(crate) wanted: Bundle,
+    /// What the files in `current/` hold.
+    pub(crate) accepted: Bundle,
+    pub(crate) generation: u64,
+    /// Whether `wanted` is what was meant: its digest fitted.
+    pub(crate) synced: bool,
+    /// Where `accepted` is not, or may not be, what is wanted.
+    pub(crate) waiting: BTreeSet<ResourceKey>,
+    /// What HAProxy refused, and the hash of what it refused.
+    pub(crate) aside: BTreeSet<ResourceKey>,
+    pub(crate) refusals: BTreeMap<ResourceKey, (u128, Refusal)>,
+    /// What it refused to do live.
+    pub(crate) forced: BTreeMap<ResourceKey, String>,
+    /// Files that could not be written yet.
+    pub(crate) unwritten: BTreeSet<Name>,
+    pub(crate) reasons: Vec<String>,
+    pub(crate) last_reload: Option<Instant>,
+    pub(crate) reload_due: Option<Instant>,
+    pub(crate) status: watch::Sender<Status>,
+}
+
+impl Applier {
+    /// Takes what was delivered and applies it.
+    pub(crate) async fn absorb(&mut self) {
+        for update in self.inbox.take() {
+            let keys: Vec<ResourceKey> = match &update.content {
+                UpdateContent::Full(bundle) => {
+                    self.wanted = Bundle::clone(bundle);
+                    self.synced = true;
+                    self.accepted.diff(bundle).into_iter().map(|change| change.key).collect()
+                }
+                // not for the bundle that is here
+                UpdateContent::Changes(_) if !self.synced => continue,
+                UpdateContent::Changes(changes) => {
+                    self.wanted.apply(changes);
+                    changes.iter().map(|change| change.key.clone()).collect()
+                }
+            };
+            self.synced &= self.wanted.digest() == update.digest;
+            self.generation = update.generation;
+            self.look_at(keys);
+        }
+        if !self.synced {
+            self.status.send_modify(|status| status.out_of_sync = true);
+            return;
+        }
+        if self.base == Base::LastGood(Some(self.wanted.digest())) {
+            // what was found at the start is what is wanted
+            self.accepted = self.wanted.clone();
+            self.waiting.clear();
+            self.base = Base::Accepted;
+        }
+        self.advance().await;
+    }
+
+    fn look_at(&mut self, keys: Vec<ResourceKey>) {
+        // a key that waits may be fine again
+        let refused: Vec<ResourceKey> = self.refusals.keys().cloned().collect();
+        for key in keys.iter().chain(&refused) {
+            let hash = self.wanted.get(key).map_or(0, |resource| resource.hash());
+            if self.refusals.get(key).is_some_and(|(refused, _)| *refused != hash) {
+                self.refusals.remove(key);
+                self.aside.remove(key);
+            }
+        }
+        for key in keys {
+            self.forced.remove(&key);
+            self.waiting.insert(key);
+        }
+    }
+
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target { wanted: &self.wanted, aside: &self.aside, forced: &self.forced }
+    }
+
+    /// Does what can be done live, and says when the reload for the rest is due.
+    pub(crate) async fn advance(&mut self) {
+        if !self.synced {
+            return;
+        }
+        if self.base != Base::Accepted {
+            self.reasons = vec!["the first configuration".to_owned()];
+            self.schedule();
+            return self.publish();
+        }
+        // each further round is the answer to something that HAProxy refused
+        for _ in 0..16 {
+            match self.round().await {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(error) => {
+                    self.lost_connection(&error);
+                    break;
+                }
+            }
+        }
+        self.publish();
+    }
+
+    /// One plan and its execution; `true` if nothing was refused.
+    async fn round(&mut self) -> io::Result<bool> {
+        self.connect().await?;
+        let shared = self.shared.clone();
+        let mut shared = shared.lock().await;
+        let plan = plan(&self.accepted, &shared.process, self.target(), &self.waiting, &self.capabilities);
+        let Some(session) = &mut self.session else { return Err(io::ErrorKind::NotConnected.into()) };
+        let outcome = execute(session, &plan.takes, &mut shared.process, self.capabilities.max_payload).await?;
+        let lingering = !shared.process.lingering.servers.is_empty() || !shared.process.lingering.resources.is_empty();
+        drop(shared);
+        if lingering {
+            self.reap.notify_one();
+        }
+        self.count(outcome.commands);
+        let clean = outcome.failed.is_empty();
+        self.accept(plan, outcome);
+        Ok(clean)
+    }
+
+    /// Remembers and writes what is through.
+    fn accept(&mut self, plan: Plan, outcome: Outcome) {
+        for failure in outcome.failed {
+            let key = plan.takes[failure.take].key.clone();
+            tracing::warn!(resource = %key, message = failure.message, "HAProxy refused a live change");
+            if failure.content {
+                self.set_aside(&key, failure.message);
+            } else {
+                self.forced.insert(key, failure.message);
+            }
+        }
+        self.waiting = plan.waiting;
+        let mut changes = Vec::with_capacity(plan.takes.len());
+        for (take, finished) in plan.takes.into_iter().zip(outcome.finished) {
+            if !finished {
+                self.waiting.insert(take.key);
+                continue;
+            }
+            let before = self.accepted.get(&take.key).cloned();
+            if before.as_ref().map(|r| r.hash()) != take.after.as_ref().map(|r| r.hash()) {
+                self.unwritten.insert(file_of(&take.key));
+            }
+            changes.push(Change { key: take.key, before, after: take.after });
+        }
+        self.accepted.apply(&changes);
+        self.write();
+        self.reasons = plan.reload.map(|reload| reload.reasons.into_iter().map(|reason| reason.reason).collect()).unwrap_or_default();
+        self.schedule();
+    }
+
+    /// Writes the files that changed. What fails is tried again with the next change and at every drift check.
+    pub(crate) fn write(&mut self) {
+        if self.unwritten.is_empty() || self.base != Base::Accepted {
+            return;
+        }
+        let digest = self.settled();
+        match self.directory.update(&self.accepted, &self.unwritten, digest) {
+            Ok(()) => self.unwritten.clear(),
+            Err(error) => tracing::error!(%error, "the configuration files cannot be written: a restart would lose changes"),
+        }
+    }
+
+    /// The digest of what is wanted, if all of it is accepted.
+    pub(crate) fn settled(&self) -> Option<Digest> {
+        let digest = self.wanted.digest();
+        (self.accepted.digest() == digest).then_some(digest)
+    }
+
+    fn schedule(&mut self) {
+        self.reload_due = (!self.reasons.is_empty()).then(|| {
+            let now = Instant::now();
+            let earliest = self.last_reload.map_or(now, |last| last + self.settings.reload_interval);
+            earliest.max(now)
+        });
+    }
+
+    /// Keeps the resource `key` as it is until it changes.
+    pub(crate) fn set_aside(&mut self, key: &ResourceKey, message: String) {
+        let wanted = self.wanted.get(key);
+        let hash = wanted.map_or(0, |resource| resource.hash());
+        let sources = wanted.or_else(|| self.accepted.get(key)).map_or_else(|| Arc::new([]) as Arc<[_]>, |r| r.sources.clone());
+        let refusal = Refusal { generation: self.generation, sources, resource: key.clone(), message };
+        self.aside.insert(key.clone());
+        self.refusals.insert(key.clone(), (hash, refusal));
+        self.waiting.insert(key.clone());
+    }
+
+    /// After this it is unknown which commands were run: a reload makes it certain.
+    fn lost_connection(&mut self, error: &io::Error) {
+        self.session = None;
+        tracing::warn!(%error, "the connection to HAProxy broke");
+        for key in &self.waiting {
+            self.forced.insert(key.clone(), format!("the connection broke: {error}"));
+        }
+        self.reasons = vec![format!("the connection to HAProxy broke: {error}")];
+        self.schedule();
+    }
+
+    /// Makes sure that there is a connection to the worker.
+    pub(crate) async fn connect(&mut self) -> io::Result<()> {
+        if self.session.as_ref().is_none_or(Session::is_stale) {
+            self.session = Some(Session::open(&self.master.socket, self.worker, Duration::from_secs(2)).await?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn count(&self, commands: u64) {
+        self.status.send_if_modified(|status| {
+            status.runtime_commands += commands;
+            false
+        });
+    }
+
+    /// Says what is.
+    pub(crate) fn publish(&self) {
+        let refused: Vec<Refusal> = self.refusals.values().map(|(_, refusal)| refusal.clone()).collect();
+        self.status.send_modify(|status| {
+            status.ready = self.base != Base::Bootstrap;
+            status.last_good = matches!(self.base, Base::LastGood(_));
+            status.out_of_sync = !self.synced && self.generation > 0;
+            if self.base == Base::Accepted && self.synced {
+                status.generation = self.generation;
+                status.digest = self.wanted.digest();
+            }
+            status.waiting = self.waiting.len();
+            status.master_pid = self.child.id();
+            status.worker_pid = Some(self.worker);
+            status.refused = refused;
+        });
+    }
+}

@@ -1,0 +1,301 @@
+//! The directory that HAProxy reads, and the record that proves it whole.
+//!
+//! `current/` always holds the last configuration that HAProxy accepted, live changes included. A reload is
+//! staged beside it in `staged/`, made of hard links and the files that differ; `live` is a link to the one
+//! that HAProxy reads. Every file is replaced by rename, so a hard link is never written through.
+//! `.record` in it holds the checksum of every file; one line is added before a file is replaced, so at any instant
+//! a file matches the last or the last but one line about it.
+
+use crate::haproxy::bundle::{Bundle, Digest, Name};
+use crate::haproxy::files::render_bytes;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Inside the directory, so that it changes with it; HAProxy reads `*.cfg` only.
+const RECORD: &str = ".record";
+
+/// Files that the agent writes itself, by path: `00-pod.cfg` and what else no bundle holds.
+pub type PodFiles = BTreeMap<String, Vec<u8>>;
+
+/// The directory of one HAProxy.
+#[derive(Debug)]
+pub struct Directory {
+    root: PathBuf,
+    pod: PodFiles,
+    /// Checksums of the files in `current/`.
+    sums: BTreeMap<String, String>,
+    record: Option<File>,
+    lines: usize,
+}
+
+/// A configuration directory that verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastGood {
+    /// The digest of the bundle that it was written from, if nothing was waiting then.
+    pub digest: Option<Digest>,
+}
+
+fn sum(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..32].to_owned()
+}
+
+impl Directory {
+    /// The directory below `root`, made if it does not exist.
+    pub fn open(root: PathBuf, pod: PodFiles) -> io::Result<Self> {
+        fs::create_dir_all(&root)?;
+        Ok(Self { root, pod, sums: BTreeMap::new(), record: None, lines: 0 })
+    }
+
+    /// Where HAProxy reads: a link to one of the directories here.
+    pub fn live(&self) -> PathBuf {
+        self.root.join("live")
+    }
+
+    /// Where the next configuration is put together.
+    pub fn staged(&self) -> PathBuf {
+        self.root.join("staged")
+    }
+
+    fn current(&self) -> PathBuf {
+        self.root.join("current")
+    }
+
+    /// Lets `live` point to `name` (`current`, `staged` or `bootstrap`).
+    pub fn point(&self, name: &str) -> io::Result<()> {
+        let new = self.root.join("live.new");
+        remove(&new)?;
+        symlink(name, &new)?;
+        fs::rename(&new, self.live())
+    }
+
+    /// Writes `files` as the bootstrap.
+    pub fn write_bootstrap(&self, files: &PodFiles) -> io::Result<()> {
+        let path = self.root.join("bootstrap");
+        remove_tree(&path)?;
+        for (name, bytes) in files {
+            create(&path, name, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Checks `current/` against the record and puts this pod's own files in. An error says what is wrong.
+    pub fn verify(&mut self) -> Result<LastGood, String> {
+        let record = fs::read_to_string(self.current().join(RECORD)).map_err(|error| format!("no record: {error}"))?;
+        let mut sums: BTreeMap<String, (Option<String>, Option<String>)> = BTreeMap::new();
+        let mut digest = None;
+        // a torn last line was about a file that has not been replaced yet
+        let whole = record.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        for line in whole.lines() {
+            let (word, rest) = line.split_once(' ').ok_or_else(|| format!("a record with the line {line:?}"))?;
+            match word {
+                "digest" => {
+                    digest = u128::from_str_radix(rest, 16).ok().map(Digest);
+                    continue;
+                }
+                "gone" => _ = sums.entry(rest.to_owned()).and_modify(|sum| *sum = (sum.1.take(), None)),
+                _ => {
+                    let entry = sums.entry(rest.to_owned()).or_default();
+                    *entry = (entry.1.take(), Some(word.to_owned()));
+                }
+            }
+            // a change that was not finished belongs to no digest
+            digest = None;
+        }
+        if sums.is_empty() {
+            return Err("an empty record".to_owned());
+        }
+        let mut found = BTreeMap::new();
+        for (path, (before, last)) in sums {
+            match fs::read(self.current().join(&path)) {
+                Ok(bytes) => {
+                    let actual = Some(sum(&bytes));
+                    if actual != last {
+                        // the record was a step ahead
+                        digest = None;
+                    }
+                    if actual != last && actual != before {
+                        return Err(format!("{path} is not what was written"));
+                    }
+                    found.extend(actual.map(|sum| (path, sum)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound && (last.is_none() || before.is_none()) => {}
+                Err(error) => return Err(format!("{path}: {error}")),
+            }
+        }
+        self.sums = found;
+        self.write_pod().and_then(|()| self.rewrite_record(digest)).map_err(|error| error.to_string())?;
+        Ok(LastGood { digest })
+    }
+
+    fn write_pod(&self) -> io::Result<()> {
+        for (name, bytes) in self.pod.iter().filter(|(name, _)| !self.sums.contains_key(*name)) {
+            replace(&self.current(), name, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Brings the files `paths` of `current/` to what `accepted` holds: referents before what names them.
+    pub fn update(&mut self, accepted: &Bundle, paths: &BTreeSet<Name>, digest: Option<Digest>) -> io::Result<()> {
+        let mut paths: Vec<&Name> = paths.iter().collect();
+        paths.sort_by_key(|path| rank(path));
+        let (present, gone): (Vec<&Name>, Vec<&Name>) = paths.into_iter().partition(|path| accepted.in_file(path).next().is_some());
+        for path in present {
+            let bytes = render_bytes(accepted, path);
+            let sum = sum(&bytes);
+            if self.sums.get(path.as_ref()) == Some(&sum) {
+                continue;
+            }
+            self.note(&format!("{sum} {path}\n"))?;
+            replace(&self.current(), path, &bytes)?;
+            self.sums.insert(path.to_string(), sum);
+        }
+        for path in gone.into_iter().rev() {
+            self.note(&format!("gone {path}\n"))?;
+            remove(&self.current().join(path.as_ref()))?;
+            self.sums.remove(path.as_ref());
+        }
+        self.write_pod_if_missing()?;
+        self.note(&format!("digest {}\n", digest.map_or_else(|| "-".to_owned(), |digest| digest.to_string())))?;
+        if self.lines > 4 * self.sums.len() + 1000 {
+            self.rewrite_record(digest)?;
+        }
+        Ok(())
+    }
+
+    fn write_pod_if_missing(&self) -> io::Result<()> {
+        for (name, bytes) in &self.pod {
+            if !self.current().join(name).exists() {
+                replace(&self.current(), name, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts `candidate` together in `staged/`: hard links to what `current/` already holds, given that it holds
+    /// `accepted`, and the rest written. Returns the checksums for [`Self::promote`].
+    pub fn stage(&self, accepted: &Bundle, candidate: &Bundle) -> io::Result<BTreeMap<String, String>> {
+        let staged = self.staged();
+        remove_tree(&staged)?;
+        fs::create_dir_all(&staged)?;
+        let differing: BTreeSet<Name> =
+            accepted.diff(candidate).into_iter().map(|change| crate::haproxy::bundle::file_of(&change.key)).collect();
+        let mut sums = BTreeMap::new();
+        for path in candidate.files() {
+            let known = self.sums.get(path.as_ref()).filter(|_| !differing.contains(path));
+            let sum = match known {
+                Some(sum) if link(&self.current(), &staged, path).is_ok() => sum.clone(),
+                _ => {
+                    let bytes = render_bytes(candidate, path);
+                    create(&staged, path, &bytes)?;
+                    sum(&bytes)
+                }
+            };
+            sums.insert(path.to_string(), sum);
+        }
+        for (name, bytes) in self.pod.iter().filter(|(name, _)| !sums.contains_key(*name)) {
+            create(&staged, name, bytes)?;
+        }
+        Ok(sums)
+    }
+
+    /// Makes `staged/`, which HAProxy runs by now, the last good one.
+    pub fn promote(&mut self, sums: BTreeMap<String, String>, digest: Option<Digest>) -> io::Result<()> {
+        let (current, staged) = (self.current(), self.staged());
+        self.sums = sums;
+        replace(&staged, RECORD, self.record_text(digest).as_bytes())?;
+        // files and record change places in one step
+        if current.exists() {
+            renameat_with(CWD, &staged, CWD, &current, RenameFlags::EXCHANGE)?;
+        } else {
+            fs::rename(&staged, &current)?;
+        }
+        self.open_record()?;
+        self.point("current")?;
+        remove_tree(&staged)
+    }
+
+    fn rewrite_record(&mut self, digest: Option<Digest>) -> io::Result<()> {
+        replace(&self.current(), RECORD, self.record_text(digest).as_bytes())?;
+        self.open_record()
+    }
+
+    fn open_record(&mut self) -> io::Result<()> {
+        self.record = Some(OpenOptions::new().append(true).open(self.current().join(RECORD))?);
+        self.lines = self.sums.len();
+        Ok(())
+    }
+
+    fn record_text(&self, digest: Option<Digest>) -> String {
+        let mut text = String::new();
+        for (path, sum) in &self.sums {
+            text.push_str(sum);
+            text.push(' ');
+            text.push_str(path);
+            text.push('\n');
+        }
+        if let Some(digest) = digest {
+            text.push_str("digest ");
+            text.push_str(&digest.to_string());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn note(&mut self, line: &str) -> io::Result<()> {
+        self.lines += 1;
+        match &mut self.record {
+            Some(record) => record.write_all(line.as_bytes()),
+            None => Err(io::Error::other("nothing was accepted yet")),
+        }
+    }
+}
+
+fn rank(path: &str) -> u8 {
+    match path.split('/').next().unwrap_or_default() {
+        "certs" | "ca" => 0,
+        "lists" => 2,
+        "maps" => 3,
+        _ => 1,
+    }
+}
+
+fn create(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let path = directory.join(name);
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
+}
+
+fn replace(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    // HAProxy reads *.cfg only, so that a left-over is harmless
+    let new = format!("{name}.new");
+    create(directory, &new, bytes)?;
+    fs::rename(directory.join(new), directory.join(name))
+}
+
+fn link(from: &Path, to: &Path, name: &str) -> io::Result<()> {
+    let target = to.join(name);
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::hard_link(from.join(name), target)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

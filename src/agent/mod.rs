@@ -1,0 +1,194 @@
+//! What stands beside one HAProxy: it starts it, keeps it alive, and brings every bundle into it, live where
+//! that is possible and by a reload where it is not.
+//!
+//! One task owns the process and applies one thing after the other ([`apply`]); only the deletion of what is
+//! out of use runs beside it ([`reaper`]).
+
+mod apply;
+mod drain;
+mod drift;
+mod execute;
+pub mod last_good;
+mod pod;
+mod process;
+mod reaper;
+mod reload;
+pub mod runtime;
+mod status;
+mod supervise;
+
+pub use drain::{Drain, Drained};
+pub use pod::Pod;
+pub use status::{Refusal, ReloadRecord, Status};
+
+use crate::haproxy::bundle::{Bundle, Change, Digest};
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
+
+/// What an agent is started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The program.
+    pub haproxy: PathBuf,
+    /// Where the configuration lives; best in memory.
+    pub directory: PathBuf,
+    /// A short directory for the master socket: its path must fit into 107 bytes.
+    pub sockets: PathBuf,
+    /// This pod.
+    pub pod: Pod,
+    /// The least time between two reloads.
+    pub reload_interval: Duration,
+    /// How often what runs is compared with what should.
+    pub drift_interval: Duration,
+    /// Words before the program, such as a command that ties it to its parent; none to start it plainly.
+    pub launcher: Option<Vec<OsString>>,
+}
+
+/// What is delivered.
+#[derive(Clone, Debug)]
+pub struct Update {
+    /// The number of the bundle.
+    pub generation: u64,
+    /// Its digest.
+    pub digest: Digest,
+    /// What is in it.
+    pub content: UpdateContent,
+}
+
+/// A bundle, or what is new since the last one.
+#[derive(Clone, Debug)]
+pub enum UpdateContent {
+    /// All of it.
+    Full(Arc<Bundle>),
+    /// What changed since the update before.
+    Changes(Arc<[Change]>),
+}
+
+/// Why no HAProxy runs.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The program does not run or says no version.
+    #[error("{} does not run: {source}", path.display())]
+    Program {
+        /// The program.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The directories cannot be written.
+    #[error("{}: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ends at once or never gets ready, with its last good configuration and with the bootstrap.
+    #[error("HAProxy does not start: {0}")]
+    Haproxy(io::Error),
+}
+
+pub(crate) enum Control {
+    Drain(Drain, tokio::sync::oneshot::Sender<Drained>),
+    Kill(tokio::sync::oneshot::Sender<()>),
+    CheckDrift(tokio::sync::oneshot::Sender<usize>),
+}
+
+/// What was delivered and not looked at yet.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    updates: Mutex<Vec<Update>>,
+    arrived: Notify,
+    stopping: AtomicBool,
+}
+
+impl Inbox {
+    fn push(&self, update: Update) {
+        let mut updates = self.updates.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(update.content, UpdateContent::Full(_)) {
+            updates.clear();
+        }
+        updates.push(update);
+        drop(updates);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn take(&self) -> Vec<Update> {
+        std::mem::take(&mut *self.updates.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) async fn arrived(&self) {
+        self.arrived.notified().await;
+    }
+}
+
+/// A handle of the agent of one HAProxy. When the last one is dropped, HAProxy is stopped at once.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    inbox: Arc<Inbox>,
+    control: mpsc::Sender<Control>,
+    status: watch::Receiver<Status>,
+}
+
+impl Agent {
+    /// Starts HAProxy from its last good configuration if that verifies, else as a bootstrap that answers only
+    /// health checks, with 503.
+    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        let inbox = Arc::new(Inbox::default());
+        let (control, commands) = mpsc::channel(4);
+        let (applier, status) = supervise::start(settings, inbox.clone()).await?;
+        tokio::spawn(applier.run(commands));
+        Ok(Self { inbox, control, status })
+    }
+
+    /// Takes an update. Never blocks: what is overtaken before it is applied is skipped.
+    pub fn deliver(&self, update: Update) {
+        self.inbox.push(update);
+    }
+
+    /// What is applied, and what was refused.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// Stops softly: no new connections, the present ones may end until the deadline. Nothing is applied after it.
+    pub async fn drain(&self, options: Drain) -> Drained {
+        let (done, wait) = tokio::sync::oneshot::channel();
+        if self.control.send(Control::Drain(options, done)).await.is_err() {
+            return Drained { in_time: true };
+        }
+        wait.await.unwrap_or(Drained { in_time: true })
+    }
+
+    /// Stops at once.
+    pub async fn kill(&self) {
+        let (done, wait) = tokio::sync::oneshot::channel();
+        self.inbox.stopping.store(true, Ordering::Release);
+        // a long validation or reload is not waited for
+        if let Some(pid) = self.status.borrow().master_pid {
+            process::signal(pid, rustix::process::Signal::TERM);
+        }
+        if self.control.send(Control::Kill(done)).await.is_ok() {
+            let _ = wait.await;
+        }
+    }
+
+    /// Compares what runs with what should now instead of at the next interval, and repairs it. Returns how many
+    /// things were not as they should be.
+    pub async fn check_drift(&self) -> usize {
+        let (done, wait) = tokio::sync::oneshot::channel();
+        if self.control.send(Control::CheckDrift(done)).await.is_err() {
+            return 0;
+        }
+        wait.await.unwrap_or(0)
+    }
+}

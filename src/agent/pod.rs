@@ -1,0 +1,106 @@
+//! What belongs to this pod and to no bundle: `00-pod.cfg`, the default certificate, the bootstrap.
+
+use super::last_good::PodFiles;
+use crate::haproxy::files::pem_lines;
+use crate::report::PrivateBytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+/// This pod.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Its name: the local peer.
+    pub name: String,
+    /// The addresses of each listener.
+    pub binds: BTreeMap<String, Vec<SocketAddr>>,
+    /// Where the health frontend answers.
+    pub health: SocketAddr,
+    /// Threads of HAProxy; its own default if not given.
+    pub threads: Option<u16>,
+    /// Connections of HAProxy at most.
+    pub max_connections: u32,
+    /// Served where no other certificate fits: chain and key.
+    pub default_certificate: PrivateBytes,
+}
+
+/// The environment variable that holds the addresses of `listener`.
+pub fn bind_variable(listener: &str) -> String {
+    format!("FLEET_BIND_{}", listener.to_ascii_uppercase().replace('-', "_"))
+}
+
+/// The files of `pod`. `relay` is the prefix of its internal sockets.
+pub fn files(pod: &Pod, relay: &str) -> PodFiles {
+    let certificate = pem_lines(pod.default_certificate.expose());
+    BTreeMap::from([
+        ("00-pod.cfg".to_owned(), configuration(pod, relay).into_bytes()),
+        ("certs/_default.pem".to_owned(), certificate),
+    ])
+}
+
+/// A HAProxy that answers nothing but its health check, and that with 503.
+pub fn bootstrap(pod: &Pod, relay: &str) -> PodFiles {
+    let text = "defaults _bootstrap\n    mode http\n    timeout client 5s\n\
+        frontend _health from _bootstrap\n    bind \"${FLEET_BIND_HEALTH}\"\n    http-request return status 503\n";
+    BTreeMap::from([
+        ("00-pod.cfg".to_owned(), configuration(pod, relay).into_bytes()),
+        ("10-bootstrap.cfg".to_owned(), text.as_bytes().to_vec()),
+    ])
+}
+
+fn configuration(pod: &Pod, relay: &str) -> String {
+    let mut text = "global\n".to_owned();
+    let mut line = |line: std::fmt::Arguments<'_>| _ = writeln!(text, "    {line}");
+    if let Some(threads) = pod.threads {
+        line(format_args!("nbthread {threads}"));
+    }
+    line(format_args!("maxconn {}", pod.max_connections));
+    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    line(format_args!("localpeer {}", pod.name.chars().filter(plain).collect::<String>()));
+    line(format_args!("setenv FLEET_RELAY \"{relay}\""));
+    line(format_args!("setenv FLEET_BIND_HEALTH \"{}\"", pod.health));
+    for (listener, addresses) in &pod.binds {
+        let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+        line(format_args!("setenv {} \"{}\"", bind_variable(listener), addresses.join(",")));
+    }
+    text
+}
+
+/// The addresses that the configuration text `after` binds and `before` does not.
+pub fn new_addresses(pod: &Pod, before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<SocketAddr> {
+    pod.binds.iter().filter(|(name, _)| after.contains(*name) && !before.contains(*name)).flat_map(|(_, addresses)| addresses.clone()).collect()
+}
+
+/// The listeners of `pod` that `text` binds.
+pub fn listeners<'a>(pod: &Pod, texts: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for text in texts {
+        let bound = |name: &&String| text.contains(&format!("${{{}}}", bind_variable(name)));
+        found.extend(pod.binds.keys().filter(bound).cloned());
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pod_file_names_every_address_of_every_listener() {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let pod = Pod {
+            name: "p \"1\"".to_owned(),
+            binds: BTreeMap::from([("http-a".to_owned(), vec![address(1), address(2)])]),
+            health: address(3),
+            threads: Some(2),
+            max_connections: 100,
+            default_certificate: PrivateBytes::new(Vec::new()),
+        };
+        let text = configuration(&pod, "r");
+        assert!(text.contains("setenv FLEET_BIND_HTTP_A \"127.0.0.1:1,127.0.0.1:2\"\n"), "{text}");
+        assert!(text.contains("localpeer p1\n"), "{text}");
+        let bound = listeners(&pod, ["bind \"${FLEET_BIND_HTTP_A}\""].into_iter());
+        assert_eq!(new_addresses(&pod, &BTreeSet::new(), &bound), [address(1), address(2)]);
+        assert!(new_addresses(&pod, &bound, &bound).is_empty());
+    }
+}

@@ -1,0 +1,76 @@
+//! The HAProxy process: start, version, validation, signals.
+
+use crate::haproxy::version::Version;
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// Asks the program for its version.
+pub async fn version(haproxy: &Path) -> io::Result<Version> {
+    let output = Command::new(haproxy).arg("-v").stdin(Stdio::null()).output().await?;
+    let banner = String::from_utf8_lossy(&output.stdout).into_owned();
+    let number = banner.split_whitespace().nth(2).unwrap_or_default();
+    number.parse().map_err(|error| io::Error::other(format!("{}: {error}", haproxy.display())))
+}
+
+/// Starts a master. What it says goes to the log.
+pub fn spawn(launcher: Option<&[OsString]>, haproxy: &Path, socket: &Path, live: &Path) -> io::Result<Child> {
+    let mut words: Vec<OsString> = launcher.unwrap_or_default().to_vec();
+    words.push(haproxy.into());
+    let mut command = Command::new(&words[0]);
+    let mut listen = socket.as_os_str().to_owned();
+    listen.push(",mode,600");
+    command.args(&words[1..]).args(["-W", "-db", "-S"]).arg(listen).arg("-f").arg(live);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn()?;
+    if let Some(stderr) = child.stderr.take() {
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                tracing::debug!(target: "haproxy", "{line}");
+            }
+        });
+    }
+    Ok(child)
+}
+
+/// What `haproxy -c` says about the directory `path`: `Err` with its output if it would not load it.
+pub async fn validate(haproxy: &Path, path: &Path) -> io::Result<Result<(), String>> {
+    let mut command = Command::new(haproxy);
+    command.arg("-c").arg("-f").arg(path).stdin(Stdio::null()).kill_on_drop(true);
+    let output = command.output().await?;
+    if output.status.success() {
+        return Ok(Ok(()));
+    }
+    let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stdout));
+    if text.is_empty() {
+        text = format!("[ALERT] (0) : haproxy -c ended with {}", output.status);
+    }
+    Ok(Err(text))
+}
+
+/// Sends `signal` to the process `pid`, which may be gone.
+pub fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // it may have ended by itself
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Ends those of `workers` that outlived their master. On every release tried they end by themselves when
+/// it dies, whatever it died of; this makes sure before another HAProxy takes their addresses.
+pub fn end_orphans(workers: &[u32], live: &Path) {
+    let needle = live.as_os_str().as_encoded_bytes();
+    for pid in workers {
+        // process ids are reused: only one that was started with our directory is ours
+        let line = std::fs::read(PathBuf::from(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
+        if line.windows(needle.len()).any(|window| window == needle) {
+            signal(*pid, Signal::KILL);
+        }
+    }
+}

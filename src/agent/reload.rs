@@ -1,0 +1,266 @@
+//! The way of a change through a reload: staged, validated by the very HAProxy that will load it, new
+//! addresses tried, reloaded, confirmed, kept. What is refused leaves everything as it was.
+
+use super::apply::{Applier, Base};
+use super::runtime::{Command, Processes, Session};
+use super::status::ReloadRecord;
+use super::{pod, process};
+use crate::haproxy::bundle::{Bundle, Change, Content, Resource, ResourceKey};
+use crate::haproxy::files::{Complaint, complaints, culprits};
+use crate::haproxy::plan::{Target, reload_target};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Validations for one reload: with several culprits each round finds at least one.
+const ROUNDS: usize = 64;
+/// What a file of a bundle is called on disk, with its checksum.
+type Sums = BTreeMap<String, String>;
+
+/// A configuration that HAProxy would load.
+struct Valid {
+    changes: Vec<Change>,
+    candidate: Bundle,
+    sums: Sums,
+}
+
+impl Applier {
+    /// Brings all that waits, without what is refused.
+    pub(crate) async fn reload(&mut self) {
+        self.reload_due = None;
+        // whatever comes of it: never more often than this
+        self.last_reload = Some(Instant::now());
+        match self.try_reload().await {
+            Ok(()) => self.advance().await,
+            Err(error) => {
+                tracing::error!(%error, "the reload could not be tried");
+                self.reload_due = Some(Instant::now() + self.settings.reload_interval);
+                self.publish();
+            }
+        }
+    }
+
+    async fn try_reload(&mut self) -> io::Result<()> {
+        let Some(valid) = self.find_valid().await? else { return Ok(()) };
+        if let Some(address) = self.taken_address(&valid.candidate) {
+            return Err(io::Error::other(format!("{address} is in use by another program")));
+        }
+        let reason = self.reasons.join("; ");
+        self.directory.point("staged")?;
+        let answer = match self.master.reload().await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.directory.point("current")?;
+                return Err(error);
+            }
+        };
+        if !answer.starts_with("Success=1") {
+            self.point_back()?;
+            self.refuse_reload(&valid, &answer);
+            return Ok(());
+        }
+        let processes = self.new_worker().await?;
+        let digest = (valid.candidate.digest() == self.wanted.digest()).then(|| self.wanted.digest());
+        self.accepted = valid.candidate;
+        self.base = Base::Accepted;
+        self.unwritten.clear();
+        self.forced.clear();
+        for change in &valid.changes {
+            self.waiting.remove(&change.key);
+        }
+        // what is set aside, or held back for it, is looked at again whenever something changes
+        self.waiting.extend(self.accepted.diff(&self.wanted).into_iter().map(|change| change.key));
+        self.directory.promote(valid.sums, digest)?;
+        self.session = None;
+        self.look_inside().await?;
+        self.relay(&processes.old).await;
+        let record = ReloadRecord { generation: self.generation, reason };
+        self.status.send_if_modified(|status| {
+            status.reloaded(record);
+            false
+        });
+        Ok(())
+    }
+
+    fn point_back(&self) -> io::Result<()> {
+        self.directory.point(if self.base == Base::Bootstrap { "bootstrap" } else { "current" })
+    }
+
+    /// A configuration that `haproxy -c` accepts; what it does not is set aside. `None` if nothing is left.
+    async fn find_valid(&mut self) -> io::Result<Option<Valid>> {
+        for _ in 0..ROUNDS {
+            let valid = self.candidate(&self.aside);
+            if valid.changes.is_empty() && self.base == Base::Accepted && self.forced.is_empty() {
+                return Ok(None);
+            }
+            let (valid, objection) = self.validate(valid).await?;
+            let Some(objection) = objection else { return Ok(Some(valid)) };
+            let found = blamed(&valid, &complaints(&objection));
+            if found.is_empty() {
+                self.bisect(&valid.changes).await?;
+            }
+            for (key, message) in found {
+                tracing::warn!(resource = %key, message, "HAProxy refuses a resource");
+                self.set_aside(&key, message);
+            }
+        }
+        Err(io::Error::other("HAProxy refuses everything that was tried"))
+    }
+
+    fn candidate(&self, aside: &BTreeSet<ResourceKey>) -> Valid {
+        let target = Target { aside, ..self.target() };
+        let changes = reload_target(&self.accepted, target, &self.waiting, &self.capabilities);
+        let mut candidate = self.accepted.clone();
+        candidate.apply(&changes);
+        Valid { changes, candidate, sums: BTreeMap::new() }
+    }
+
+    async fn validate(&self, mut valid: Valid) -> io::Result<(Valid, Option<String>)> {
+        valid.sums = self.directory.stage(&self.accepted, &valid.candidate)?;
+        let objection = process::validate(&self.settings.haproxy, &self.directory.staged()).await?.err();
+        Ok((valid, objection))
+    }
+
+    /// HAProxy names no line that changed: halves what changed, by source object, until the culprits are alone.
+    async fn bisect(&mut self, changes: &[Change]) -> io::Result<()> {
+        let mut groups: BTreeMap<String, Vec<ResourceKey>> = BTreeMap::new();
+        for change in changes {
+            let sources = change.after.as_ref().or(change.before.as_ref()).map(|resource| resource.sources.clone());
+            let name = sources.as_deref().and_then(<[_]>::first).map_or_else(|| change.key.to_string(), ToString::to_string);
+            groups.entry(name).or_default().push(change.key.clone());
+        }
+        let mut undecided: BTreeSet<ResourceKey> = groups.values().flatten().cloned().collect();
+        let mut stack: Vec<Vec<Vec<ResourceKey>>> = vec![groups.into_values().collect()];
+        let mut checks = 0;
+        while let Some(set) = stack.pop() {
+            for key in set.iter().flatten() {
+                undecided.remove(key);
+            }
+            checks += 1;
+            let aside: BTreeSet<ResourceKey> = self.aside.union(&undecided).cloned().collect();
+            let candidate = self.candidate(&aside);
+            let (_, objection) = self.validate(candidate).await?;
+            let Some(objection) = objection else { continue };
+            if set.len() == 1 || checks > ROUNDS {
+                let message = complaints(&objection).into_iter().map(|complaint| complaint.message).next();
+                let message = message.unwrap_or_else(|| objection.trim().to_owned());
+                set.iter().flatten().for_each(|key| self.set_aside(key, message.clone()));
+                continue;
+            }
+            let mut first = set;
+            let second = first.split_off(first.len() / 2);
+            undecided.extend(second.iter().chain(&first).flatten().cloned());
+            stack.push(second);
+            stack.push(first);
+        }
+        Ok(())
+    }
+
+    /// An address that the reload would bind anew and that somebody else has: HAProxy would stop accepting for
+    /// two seconds while it tries, and `haproxy -c` cannot see it.
+    fn taken_address(&self, candidate: &Bundle) -> Option<std::net::SocketAddr> {
+        if matches!(self.base, Base::LastGood(_)) {
+            // not known what it binds: at least all that it serves
+            return None;
+        }
+        let before = pod::listeners(&self.settings.pod, sections(&self.accepted));
+        let after = pod::listeners(&self.settings.pod, sections(candidate));
+        let new = pod::new_addresses(&self.settings.pod, &before, &after);
+        new.into_iter().find(|address| std::net::TcpListener::bind(address).is_err())
+    }
+
+    /// A reload failed that `haproxy -c` had found fine. It is not tried again with the same content.
+    fn refuse_reload(&mut self, valid: &Valid, answer: &str) {
+        let complaints = complaints(answer);
+        let mut found = blamed(valid, &complaints);
+        if found.is_empty() {
+            let message = complaints.first().map_or_else(|| "the reload failed".to_owned(), |complaint| complaint.message.clone());
+            found = valid.changes.iter().map(|change| (change.key.clone(), message.clone())).collect();
+        }
+        for (key, message) in found {
+            tracing::error!(resource = %key, message, "a reload failed");
+            self.set_aside(&key, message);
+        }
+    }
+
+    /// Waits for the worker of the reload that succeeded.
+    async fn new_worker(&mut self) -> io::Result<Processes> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let processes = self.master.processes().await.unwrap_or_default();
+            if let Some(worker) = processes.worker.filter(|worker| *worker != self.worker) {
+                self.worker = worker;
+                self.workers = processes.old.iter().copied().chain([worker]).collect();
+                return Ok(processes);
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::other("no new worker shows up after a successful reload"));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Lets workers of earlier configurations send every request to the present one: their servers are frozen,
+    /// but their maps are not.
+    pub(crate) async fn relay(&mut self, old: &[u32]) {
+        self.relayed.retain(|pid| old.contains(pid));
+        for pid in old {
+            if self.relayed.contains(pid) {
+                continue;
+            }
+            match relay_one(&self.master.socket, *pid).await {
+                Ok(()) => _ = self.relayed.insert(*pid),
+                // most have no connection left and end at once
+                Err(error) => tracing::debug!(pid, %error, "an old worker takes no relay"),
+            }
+        }
+    }
+}
+
+fn sections(bundle: &Bundle) -> impl Iterator<Item = &str> {
+    bundle.resources().filter_map(|resource| match &resource.content {
+        Content::Section(text) => Some(text.as_ref()),
+        _ => None,
+    })
+}
+
+/// The changed resources that `complaints` point to, each with the first message about it.
+fn blamed(valid: &Valid, complaints: &[Complaint]) -> BTreeMap<ResourceKey, String> {
+    let changed: BTreeSet<&ResourceKey> = valid.changes.iter().map(|change| &change.key).collect();
+    // a shape that does not load makes its backends fail as well: they are not to blame
+    let follows = |complaint: &&Complaint| complaint.message.contains("defaults section") && complaint.message.contains("not found");
+    let first_hand: Vec<&Complaint> = complaints.iter().filter(|complaint| !follows(complaint)).collect();
+    let all: Vec<&Complaint> = if first_hand.is_empty() { complaints.iter().collect() } else { first_hand };
+    let mut found = BTreeMap::new();
+    for complaint in all {
+        let culprit = culprits(&valid.candidate, complaint).into_iter().map(|resource: &Arc<Resource>| &resource.key);
+        if let Some(key) = culprit.into_iter().find(|key| changed.contains(key)) {
+            found.entry(key.clone()).or_insert_with(|| complaint.message.clone());
+        }
+    }
+    found
+}
+
+async fn relay_one(socket: &std::path::Path, pid: u32) -> io::Result<()> {
+    let mut session = Session::open(socket, pid, Duration::from_secs(1)).await?;
+    let answers = session.exchange(&[Command::plain("show map"), Command::plain("show backend")]).await?;
+    if !answers[1].lines().any(|name| name == "_relay") {
+        return Ok(());
+    }
+    let maps: Vec<_> = super::runtime::names(&answers[0]).into_iter().filter(|name| name.ends_with("/routes.map")).collect();
+    let prepare: Vec<Command> = maps.iter().map(|map| Command::plain(&format!("prepare map {map}"))).collect();
+    let versions = session.exchange(&prepare).await?;
+    let mut swap = Vec::with_capacity(maps.len() * 2);
+    for (map, answer) in maps.iter().zip(&versions) {
+        let version = answer.trim().rsplit(' ').next().unwrap_or_default();
+        swap.push(Command::plain(&format!("add map @{version} {map} *|/ _relay")));
+        swap.push(Command::plain(&format!("commit map @{version} {map}")));
+    }
+    let answers = session.exchange(&swap).await?;
+    match answers.iter().find(|answer| !answer.trim().is_empty()) {
+        Some(answer) => Err(io::Error::other(answer.trim().to_owned())),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,94 @@
+//! What the agent says about itself.
+
+use crate::haproxy::bundle::{Digest, ResourceKey};
+use crate::haproxy::version::{Capabilities, Version};
+use crate::report::ObjectRef;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A reload that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReloadRecord {
+    /// The generation that it brought.
+    pub generation: u64,
+    /// Why it was needed.
+    pub reason: String,
+}
+
+/// Something that HAProxy did not take. What it replaces keeps serving.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The generation that first had it.
+    pub generation: u64,
+    /// Where it comes from.
+    pub sources: Arc<[ObjectRef]>,
+    /// What it is.
+    pub resource: ResourceKey,
+    /// What HAProxy said.
+    pub message: String,
+}
+
+/// The state of one HAProxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Whether it serves a configuration (and not the bootstrap).
+    pub ready: bool,
+    /// Its version.
+    pub version: Version,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// The generation that was applied last: everything of it but what is in `refused` and what `waiting` counts.
+    pub generation: u64,
+    /// The digest of that generation.
+    pub digest: Digest,
+    /// How many resources wait for the next reload.
+    pub waiting: usize,
+    /// Whether it serves what it was started with, and nothing was delivered yet.
+    pub last_good: bool,
+    /// Whether a delivered digest did not fit: everything has to be delivered again.
+    pub out_of_sync: bool,
+    /// The process id of the master.
+    pub master_pid: Option<u32>,
+    /// The process id of the worker that serves.
+    pub worker_pid: Option<u32>,
+    /// Reloads since the start of the agent.
+    pub reload_count: u64,
+    /// The last 50 of them.
+    pub reloads: VecDeque<ReloadRecord>,
+    /// Commands sent since the start of the agent.
+    pub runtime_commands: u64,
+    /// What is set aside at present.
+    pub refused: Vec<Refusal>,
+    /// How often HAProxy died and was started again.
+    pub restarts: u64,
+}
+
+impl Status {
+    pub(crate) fn new(version: Version) -> Self {
+        Self {
+            ready: false,
+            version,
+            capabilities: Capabilities::of(version),
+            generation: 0,
+            digest: Digest::default(),
+            waiting: 0,
+            last_good: false,
+            out_of_sync: false,
+            master_pid: None,
+            worker_pid: None,
+            reload_count: 0,
+            reloads: VecDeque::new(),
+            runtime_commands: 0,
+            refused: Vec::new(),
+            restarts: 0,
+        }
+    }
+
+    pub(crate) fn reloaded(&mut self, record: ReloadRecord) {
+        self.reload_count += 1;
+        self.reloads.push_back(record);
+        if self.reloads.len() > 50 {
+            self.reloads.pop_front();
+        }
+    }
+}

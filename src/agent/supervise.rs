@@ -1,0 +1,231 @@
+//! Starts HAProxy, keeps it alive, and is the loop in which everything is done one after the other.
+
+use super::apply::{Applier, Base, Shared};
+use super::drain::{drain, stop};
+use super::last_good::Directory;
+use super::runtime::{Command, Master, Session, names};
+use super::status::Status;
+use super::{Control, Inbox, Settings, StartError, pod, process, reaper};
+use crate::haproxy::bundle::Bundle;
+use crate::haproxy::plan::Process;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::process::Child;
+use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio::time::Instant;
+
+/// A worker has this long to load its configuration.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Applier, watch::Receiver<Status>), StartError> {
+    let version = process::version(&settings.haproxy)
+        .await
+        .map_err(|source| StartError::Program { path: settings.haproxy.clone(), source })?;
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| StartError::Directory { path, source }
+    };
+    let id = blake3::hash(settings.directory.as_os_str().as_encoded_bytes()).to_hex();
+    let relay = format!("fleet-{}", &id[..16]);
+    std::fs::create_dir_all(&settings.sockets).map_err(at(&settings.sockets))?;
+    let master = Master { socket: settings.sockets.join(format!("{}.sock", &id[..12])) };
+    let mut directory =
+        Directory::open(settings.directory.clone(), pod::files(&settings.pod, &relay)).map_err(at(&settings.directory))?;
+    directory.write_bootstrap(&pod::bootstrap(&settings.pod, &relay)).map_err(at(&settings.directory))?;
+    if let Ok(left) = master.processes().await {
+        let pids: Vec<u32> = left.master.into_iter().chain(left.worker).chain(left.old).collect();
+        process::end_orphans(&pids, &directory.live());
+    }
+    let found = directory.verify();
+    if let Err(why) = &found {
+        tracing::info!(why, "no last good configuration");
+    }
+    let mut base = found.map_or(Base::Bootstrap, |last| Base::LastGood(last.digest));
+    let mut started = launch(&settings, &master, &directory, base).await;
+    if let (Err(error), Base::LastGood(_)) = (&started, base) {
+        tracing::error!(%error, "HAProxy does not start with its last good configuration");
+        base = Base::Bootstrap;
+        started = launch(&settings, &master, &directory, base).await;
+    }
+    let (child, session, worker) = started.map_err(StartError::Haproxy)?;
+    let (status, receiver) = watch::channel(Status::new(version));
+    let shared = Arc::new(Mutex::new(Shared::default()));
+    let reap = Arc::new(Notify::new());
+    let mut applier = Applier {
+        capabilities: crate::haproxy::version::Capabilities::of(version),
+        settings,
+        master,
+        directory,
+        child,
+        worker,
+        workers: vec![worker],
+        relayed: BTreeSet::new(),
+        session: Some(session),
+        inbox,
+        shared,
+        reap,
+        base,
+        wanted: Bundle::default(),
+        accepted: Bundle::default(),
+        generation: 0,
+        synced: false,
+        waiting: BTreeSet::new(),
+        aside: BTreeSet::new(),
+        refusals: BTreeMap::new(),
+        forced: BTreeMap::new(),
+        unwritten: BTreeSet::new(),
+        reasons: Vec::new(),
+        last_reload: None,
+        reload_due: None,
+        status,
+    };
+    applier.look_inside().await.map_err(StartError::Haproxy)?;
+    applier.publish();
+    Ok((applier, receiver))
+}
+
+/// Starts HAProxy and waits until its worker answers.
+async fn launch(settings: &Settings, master: &Master, directory: &Directory, base: Base) -> io::Result<(Child, Session, u32)> {
+    directory.point(if base == Base::Bootstrap { "bootstrap" } else { "current" })?;
+    let mut child = process::spawn(settings.launcher.as_deref(), &settings.haproxy, &master.socket, &directory.live())?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Err(io::Error::other(format!("it ended with {status}")));
+        }
+        // another one may still listen until the new one has replaced the socket
+        let found = master.processes().await.unwrap_or_default();
+        if let (Some(worker), true) = (found.worker, found.master == child.id()) {
+            // a command that meets a worker before it is ready is never answered
+            if let Ok(session) = Session::open(&master.socket, worker, Duration::from_millis(200)).await {
+                return Ok((child, session, worker));
+            }
+        }
+        if Instant::now() > deadline {
+            stop(&mut child).await;
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+impl Applier {
+    /// The loop. Ends when told to, or when nobody holds a handle any more.
+    pub(super) async fn run(mut self, mut control: mpsc::Receiver<Control>) {
+        let reaper = tokio::spawn(reaper::run(self.shared.clone(), self.reap.clone(), self.master.clone(), self.status.clone()));
+        let inbox = self.inbox.clone();
+        let mut drift = tokio::time::interval_at(Instant::now() + self.settings.drift_interval, self.settings.drift_interval);
+        drift.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let due = self.reload_due;
+            let reload = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                command = control.recv() => { match command {
+                    Some(Control::CheckDrift(done)) => {
+                        let _ = done.send(self.check_drift().await);
+                    }
+                    Some(Control::Drain(options, done)) => {
+                        reaper.abort();
+                        let drained = drain(&mut self.child, options).await;
+                        self.ended();
+                        let _ = done.send(drained);
+                        return;
+                    }
+                    Some(Control::Kill(done)) => {
+                        reaper.abort();
+                        stop(&mut self.child).await;
+                        self.ended();
+                        let _ = done.send(());
+                        return;
+                    }
+                    None => {
+                        reaper.abort();
+                        return stop(&mut self.child).await;
+                    }
+                } }
+                status = self.child.wait() => {
+                    if !inbox.is_stopping() {
+                        tracing::error!(?status, "HAProxy died");
+                        self.restart().await;
+                    }
+                    if inbox.is_stopping() {
+                        reaper.abort();
+                        return self.ended();
+                    }
+                }
+                () = reload => self.reload().await,
+                () = inbox.arrived() => self.absorb().await,
+                _ = drift.tick() => { self.check_drift().await; }
+            }
+        }
+    }
+
+    fn ended(&mut self) {
+        process::end_orphans(&self.workers, &self.directory.live());
+        self.status.send_modify(|status| {
+            status.ready = false;
+            status.master_pid = None;
+            status.worker_pid = None;
+        });
+    }
+
+    /// Starts HAProxy again, with a growing pause, from what it ran last; if that fails twice, as a bootstrap.
+    async fn restart(&mut self) {
+        self.ended();
+        self.session = None;
+        self.shared.lock().await.worker = None;
+        let mut pause = Duration::from_millis(50);
+        let mut failures = 0;
+        while !self.inbox.is_stopping() {
+            if failures == 2 {
+                self.base = Base::Bootstrap;
+                self.accepted = Bundle::default();
+                self.waiting = self.wanted.resources().map(|resource| resource.key.clone()).collect();
+            }
+            self.write();
+            match launch(&self.settings, &self.master, &self.directory, self.base).await {
+                Ok((child, session, worker)) => {
+                    (self.child, self.session, self.worker) = (child, Some(session), worker);
+                    break;
+                }
+                Err(error) => tracing::error!(%error, "HAProxy does not start"),
+            }
+            failures += 1;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(5));
+        }
+        self.workers = vec![self.worker];
+        self.relayed.clear();
+        self.forced.clear();
+        self.status.send_modify(|status| status.restarts += 1);
+        if let Err(error) = self.look_inside().await {
+            tracing::error!(%error, "HAProxy does not say what it has loaded");
+        }
+        self.publish();
+        self.advance().await;
+    }
+
+    /// Asks the worker what it has loaded; what lingered in the one before is gone.
+    pub(crate) async fn look_inside(&mut self) -> io::Result<()> {
+        self.connect().await?;
+        let Some(session) = &mut self.session else { return Err(io::ErrorKind::NotConnected.into()) };
+        let questions = ["show map", "show ssl crt-list", "show ssl cert", "show ssl ca-file"].map(Command::plain);
+        let answers = session.exchange(&questions).await?;
+        let mut sets = answers.iter().map(|answer| names(answer).into_iter().collect::<BTreeSet<_>>());
+        let mut next = || sets.next().unwrap_or_default();
+        let process = Process { maps: next(), lists: next(), certificates: next(), authorities: next(), ..Process::default() };
+        let mut shared = self.shared.lock().await;
+        *shared = Shared { process, worker: Some(self.worker), dynamic_backends: self.capabilities.dynamic_backends };
+        drop(shared);
+        self.count(4);
+        Ok(())
+    }
+}
