@@ -2,6 +2,8 @@
 //!
 //! The rooms and the arrows between them are in `ARCHITECTURE.md`; `tests/it/arrows.rs` holds them to it.
 
+pub mod api;
 pub mod haproxy;
 pub mod model;
 pub mod report;
+pub mod world;

@@ -1,0 +1,47 @@
+//! What we read, as lean types, and the kinds that are ours.
+//!
+//! Lean: the fields that the pipeline uses and nothing else, in shared or boxed strings. A cluster's objects
+//! take a tenth of the memory that the complete types need, and two objects are equal when nothing that
+//! matters differs. The complete types of Kubernetes are only used while reading, where they find unknown
+//! fields and wrong types; `from_full` of each lean type makes the step, and says what it had to leave out.
+//!
+//! The custom resources as the API server knows them (schema, printer columns, rules) are in [`crd`].
+
+pub mod backend;
+pub mod conditions;
+pub mod crd;
+mod endpoints;
+mod ingress;
+mod ingress_deployment;
+mod meta;
+mod plain;
+mod service;
+
+pub use backend::{Backend, BackendSpec};
+pub use crd::crds;
+pub use endpoints::{AddressType, Endpoint, EndpointPort, EndpointSlice, LABEL_SERVICE_NAME};
+pub use ingress::{
+    ANNOTATION_DEFAULT_CLASS, ANNOTATION_INGRESS_CLASS, Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressService,
+    IngressTls, PathType, PortRef, TypedRef,
+};
+pub use ingress_deployment::{
+    ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService, FleetPorts, FleetTls, HaproxyLine, IngressDeployment,
+    IngressDeploymentSpec, IngressDeploymentStatus, LocalRef, NamespaceOwnership, RouteAdmission, Zone,
+};
+pub use meta::{Created, Meta, Pairs};
+pub use plain::{ConfigMap, Namespace, Secret};
+pub use service::{Protocol, Service, ServiceKind, ServicePort};
+
+/// The group of our own kinds.
+pub const GROUP: &str = "haproxy-fleet.dev";
+/// The version of our own kinds.
+pub const VERSION: &str = "v1alpha1";
+/// `apiVersion` of our own kinds.
+pub const API_VERSION: &str = "haproxy-fleet.dev/v1alpha1";
+/// `apiVersion` of the `Backend` objects of HAProxy Technologies' ingress controller, which are read in place.
+pub const HAPROXY_ORG_API_VERSION: &str = "ingress.v3.haproxy.org/v3";
+/// What comes before the name in every annotation of ours.
+pub const ANNOTATION_PREFIX: &str = "haproxy-fleet.dev/";
+
+#[cfg(test)]
+mod tests;

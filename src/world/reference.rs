@@ -1,0 +1,105 @@
+//! What is looked for, and who looked for it.
+
+use crate::report::{Kind, ObjectRef};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Something that can be looked for in a world, whether it is there or not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reference {
+    /// One object.
+    Object(ObjectRef),
+    /// The endpoint slices of a Service.
+    EndpointsOf {
+        /// Their namespace.
+        namespace: Arc<str>,
+        /// The Service.
+        service: Arc<str>,
+    },
+    /// All objects of a kind, such as every `IngressClass`. For kinds with few objects: every change of any of
+    /// them answers it.
+    AllOf(Kind),
+}
+
+/// A change of a world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The object that is new, different or gone.
+    pub object: ObjectRef,
+    /// What it answers, without repetition: the object, all of its kind, for an endpoint slice the endpoints of
+    /// the Services that it belonged and belongs to.
+    pub references: Vec<Reference>,
+}
+
+impl Changed {
+    /// A change of `object`; `services` are those that it belonged and belongs to as an endpoint slice.
+    pub(super) fn of(object: ObjectRef, services: Vec<Option<Arc<str>>>) -> Self {
+        let mut references = vec![Reference::Object(object.clone()), Reference::AllOf(object.kind.clone())];
+        for service in services.into_iter().flatten() {
+            let reference = Reference::EndpointsOf { namespace: object.namespace.clone(), service };
+            if !references.contains(&reference) {
+                references.push(reference);
+            }
+        }
+        Self { object, references }
+    }
+}
+
+/// Who looked for what.
+#[derive(Clone, Debug)]
+pub struct ReverseIndex<D> {
+    looked_for: BTreeMap<D, BTreeSet<Reference>>,
+    dependents: BTreeMap<Reference, BTreeSet<D>>,
+}
+
+impl<D> Default for ReverseIndex<D> {
+    fn default() -> Self {
+        Self { looked_for: BTreeMap::new(), dependents: BTreeMap::new() }
+    }
+}
+
+impl<D: Ord + Clone> ReverseIndex<D> {
+    /// Nobody looked for anything.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// From now on `dependent` has looked for `references`, and for nothing else.
+    pub fn set(&mut self, dependent: D, references: BTreeSet<Reference>) {
+        let old = self.looked_for.get(&dependent);
+        let gone: Vec<Reference> = old.into_iter().flatten().filter(|reference| !references.contains(*reference)).cloned().collect();
+        let new: Vec<Reference> = references.iter().filter(|reference| !old.is_some_and(|old| old.contains(*reference))).cloned().collect();
+        for reference in gone {
+            self.unlink(&reference, &dependent);
+        }
+        for reference in new {
+            self.dependents.entry(reference).or_default().insert(dependent.clone());
+        }
+        if references.is_empty() {
+            self.looked_for.remove(&dependent);
+        } else {
+            self.looked_for.insert(dependent, references);
+        }
+    }
+
+    /// From now on `dependent` has looked for nothing.
+    pub fn remove(&mut self, dependent: &D) {
+        for reference in self.looked_for.remove(dependent).into_iter().flatten() {
+            self.unlink(&reference, dependent);
+        }
+    }
+
+    /// Who has looked for `reference`, in order.
+    pub fn dependents(&self, reference: &Reference) -> impl Iterator<Item = &D> {
+        self.dependents.get(reference).into_iter().flatten()
+    }
+
+    fn unlink(&mut self, reference: &Reference, dependent: &D) {
+        if let Some(dependents) = self.dependents.get_mut(reference) {
+            dependents.remove(dependent);
+            if dependents.is_empty() {
+                self.dependents.remove(reference);
+            }
+        }
+    }
+}
