@@ -6,4 +6,5 @@ pub mod api;
 pub mod haproxy;
 pub mod model;
 pub mod report;
+pub mod translate;
 pub mod world;

@@ -7,12 +7,15 @@ use super::hosts::{Age, Claim, HostClaims, TlsClaim};
 use super::lookups::{Key, Lookups};
 use super::services::{self, Behind, Refused, ServiceRecord};
 use super::{backend_cr, names};
-use crate::api::{Ingress, IngressBackend, IngressTls, PathType};
+use crate::api::{Ingress, IngressBackend, IngressTls, PathType, PortRef};
 use crate::model::{BackendId, HostMatch, Name, Owner, PathMatch, PathRewrite, Policy, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+
+/// Findings about one Ingress, at most.
+const MAX_DIAGNOSTICS: usize = 100;
 
 /// What a route wants of a backend, beside what is said at the Service and the fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,7 +50,7 @@ pub(super) fn translate(ingress: &Ingress, fleet: &FleetState, mut look: Lookups
         sources: vec![object.clone()],
         secured: BTreeSet::new(),
         https: fleet.settings.https_port.is_some(),
-        resolved: BTreeMap::new(),
+        resolved: HashMap::new(),
         hosts: BTreeMap::new(),
         backends: BTreeMap::new(),
         diagnostics: Vec::new(),
@@ -62,6 +65,11 @@ pub(super) fn translate(ingress: &Ingress, fleet: &FleetState, mut look: Lookups
     let Reader { object, hosts, backends, mut diagnostics, .. } = reader;
     diagnostics.sort();
     diagnostics.dedup();
+    if diagnostics.len() > MAX_DIAGNOSTICS {
+        let message = format!("{} more findings about this object are not listed", diagnostics.len() - MAX_DIAGNOSTICS);
+        diagnostics.truncate(MAX_DIAGNOSTICS);
+        diagnostics.push(Diagnostic::error(&object, "", codes::LIMIT_REACHED, message, "correct those that are listed first"));
+    }
     (Fragment { object, age: Age::of(&ingress.meta), hosts, backends, diagnostics, references: look.references }, look.made)
 }
 
@@ -69,7 +77,7 @@ pub(super) fn translate(ingress: &Ingress, fleet: &FleetState, mut look: Lookups
 #[derive(Clone)]
 struct Resolved {
     result: Result<u16, Refused>,
-    record: ServiceRecord,
+    record: Arc<ServiceRecord>,
 }
 
 struct Reader<'r, 'w> {
@@ -83,7 +91,7 @@ struct Reader<'r, 'w> {
     /// Hosts under `tls`.
     secured: BTreeSet<HostMatch>,
     https: bool,
-    resolved: BTreeMap<(Name, Option<crate::translate::PortKey>), Resolved>,
+    resolved: HashMap<(Name, Option<PortRef>), Resolved>,
     hosts: BTreeMap<HostMatch, HostClaims>,
     backends: BTreeMap<BackendId, Wish>,
     diagnostics: Vec<Diagnostic>,
@@ -273,13 +281,13 @@ impl Reader<'_, '_> {
             return None;
         }
         let wanted = record.routing.ssl_redirect.or(self.native.ssl_redirect);
-        let secured = || self.secured.contains(host) || self.secured.iter().any(|wide| matches!(wide, HostMatch::Wildcard(_)) && names::covers(wide, host));
+        let secured = || self.secured.contains(host) || names::parent(host).is_some_and(|wide| self.secured.contains(&wide));
         let code = record.routing.ssl_redirect_code.or(self.native.ssl_redirect_code).unwrap_or(308);
         wanted.unwrap_or_else(secured).then_some(code)
     }
 
     /// Where a path leads, and the record of the Service behind it.
-    fn target(&mut self, backend: &IngressBackend, path: &PathMatch, written: &str, field: &str) -> (Target, ServiceRecord) {
+    fn target(&mut self, backend: &IngressBackend, path: &PathMatch, written: &str, field: &str) -> (Target, Arc<ServiceRecord>) {
         // A redirect needs no Service, so what is wrong with one does not matter.
         let redirects = self.policy.redirect.is_some();
         let told = self.diagnostics.len();
@@ -297,11 +305,11 @@ impl Reader<'_, '_> {
                 self.backends.insert(id.clone(), Wish { service: None, policy: self.policy.clone(), sources: self.sources.clone() });
                 (Target::Backend(id), other.map(|(_, _, record)| record).unwrap_or_default())
             }
-            _ => (Target::Unavailable, ServiceRecord::default()),
+            _ => (Target::Unavailable, Arc::default()),
         }
     }
 
-    fn resolve(&mut self, backend: &IngressBackend, field: &str) -> Option<(Name, u16, ServiceRecord)> {
+    fn resolve(&mut self, backend: &IngressBackend, field: &str) -> Option<(Name, u16, Arc<ServiceRecord>)> {
         let Some(service) = &backend.service else {
             match &backend.resource {
                 Some(resource) => {
@@ -315,16 +323,18 @@ impl Reader<'_, '_> {
         if backend.resource.is_some() {
             self.error(format!("{field}.resource"), codes::INVALID_FIELD, "the backend names a service and a resource", "keep one of the two; the service is used");
         }
-        let key = (service.name.clone(), service.port.clone().map(super::PortKey));
-        let resolved = if let Some(resolved) = self.resolved.get(&key) {
-            resolved.clone()
-        } else {
+        let key = (service.name.clone(), service.port.clone());
+        let known = self.resolved.get(&key).cloned();
+        let first = known.is_none();
+        let resolved = known.unwrap_or_else(|| {
             let resolved = look_up(self.look, &(self.namespace.clone(), service.name.clone()), service.port.as_ref());
             self.resolved.insert(key, resolved.clone());
             resolved
-        };
+        });
         match resolved.result {
             Ok(port) => Some((service.name.clone(), port, resolved.record)),
+            // The same mistake is told once, where it stands first.
+            Err(_) if !first => None,
             Err(refused) => {
                 let at = if refused.field.is_empty() { format!("{field}.service") } else { format!("{field}.service.{}", refused.field) };
                 self.error(at, refused.code, refused.message, refused.help);
@@ -355,12 +365,12 @@ impl Reader<'_, '_> {
 }
 
 /// Looks a port of a Service up: what stands behind it, or why nothing does.
-pub(super) fn look_up_port(look: &mut Lookups<'_>, service: &Key, port: Option<&crate::api::PortRef>) -> (Result<u16, Refused>, ServiceRecord) {
+pub(super) fn look_up_port(look: &mut Lookups<'_>, service: &Key, port: Option<&PortRef>) -> (Result<u16, Refused>, Arc<ServiceRecord>) {
     let refused = |code, message: String, help: &str| Refused { field: "name", code, message, help: help.to_owned() };
     let (namespace, name) = service;
     if let Some(wrong) = names::object_name(name) {
         let message = format!("the name {} {wrong}", names::quoted(name));
-        return (Err(refused(codes::INVALID_VALUE, message, "name a Service of the same namespace")), ServiceRecord::default());
+        return (Err(refused(codes::INVALID_VALUE, message, "name a Service of the same namespace")), Arc::default());
     }
     let record = look.service(service);
     let result = match record.routing.behind {
@@ -371,7 +381,7 @@ pub(super) fn look_up_port(look: &mut Lookups<'_>, service: &Key, port: Option<&
     (result, record)
 }
 
-fn look_up(look: &mut Lookups<'_>, service: &Key, port: Option<&crate::api::PortRef>) -> Resolved {
+fn look_up(look: &mut Lookups<'_>, service: &Key, port: Option<&PortRef>) -> Resolved {
     let (result, record) = look_up_port(look, service, port);
     Resolved { result, record }
 }

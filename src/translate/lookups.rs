@@ -9,6 +9,7 @@ use crate::model::Name;
 use crate::report::{Diagnostic, Kind, ObjectRef};
 use crate::world::{Reference, World};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Namespace and name.
 pub(super) type Key = (Name, Name);
@@ -28,7 +29,7 @@ pub(super) enum CertificateState {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Records {
     pub policies: BTreeMap<Key, BackendPolicy>,
-    pub services: BTreeMap<Key, ServiceRecord>,
+    pub services: BTreeMap<Key, Arc<ServiceRecord>>,
     pub certificates: BTreeMap<Key, CertificateState>,
 }
 
@@ -66,12 +67,12 @@ impl<'a> Lookups<'a> {
     }
 
     /// What the Service named `key` is.
-    pub(super) fn service(&mut self, key: &Key) -> ServiceRecord {
+    pub(super) fn service(&mut self, key: &Key) -> Arc<ServiceRecord> {
         let object = self.note(Kind::Service, key);
         if let Some(record) = self.records.services.get(key) {
             return record.clone();
         }
-        let record = services::read(self.world, self.options, self.records, &mut self.made, key);
+        let record = Arc::new(services::read(self.world, self.options, self.records, &mut self.made, key));
         self.made.insert(object);
         self.records.services.insert(key.clone(), record.clone());
         record

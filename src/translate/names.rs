@@ -66,11 +66,20 @@ pub(super) fn host_text(host: &HostMatch) -> String {
     }
 }
 
-/// Whether `wide` (a wildcard) covers `host`, or is the same.
-pub(super) fn covers(wide: &HostMatch, host: &HostMatch) -> bool {
-    match (wide, host) {
-        (HostMatch::Wildcard(suffix), HostMatch::Exact(name)) => name.split_once('.').is_some_and(|(_, rest)| rest == &**suffix),
-        (a, b) => a == b,
+/// The wildcard that covers `host`, if it is a name.
+pub(super) fn parent(host: &HostMatch) -> Option<HostMatch> {
+    match host {
+        HostMatch::Exact(name) => name.split_once('.').map(|(_, rest)| HostMatch::Wildcard(rest.into())),
+        HostMatch::Wildcard(_) | HostMatch::DeepWildcard(_) | HostMatch::Any => None,
+    }
+}
+
+/// What is wrong with the name of an object, if anything: names become parts of identities and file names.
+pub(super) fn object_name(text: &str) -> Option<Wrong> {
+    match dns_name(text) {
+        Err(wrong) => Some(wrong),
+        Ok(name) if name != text => Some("is not in lower case".to_owned()),
+        Ok(_) => None,
     }
 }
 
@@ -223,9 +232,9 @@ mod tests {
     fn a_wildcard_takes_exactly_one_label() {
         let wide = host("*.Foo.com").unwrap();
         assert_eq!(wide, HostMatch::Wildcard("foo.com".into()));
-        assert!(covers(&wide, &host("a.foo.com").unwrap()));
-        assert!(!covers(&wide, &host("b.a.foo.com").unwrap()));
-        assert!(!covers(&wide, &host("foo.com").unwrap()));
+        assert_eq!(parent(&host("a.foo.com").unwrap()), Some(wide.clone()));
+        assert_ne!(parent(&host("b.a.foo.com").unwrap()), Some(wide.clone()));
+        assert_ne!(parent(&host("foo.com").unwrap()), Some(wide));
     }
 
     #[test]
@@ -234,7 +243,7 @@ mod tests {
             assert!(host(bad).is_err(), "{bad:?}");
         }
         assert!(host(&format!("{}.com", "a".repeat(64))).is_err());
-        assert!(host(&["a".repeat(60); 5].join(".")).is_err());
+        assert!(host(&vec!["a".repeat(60); 5].join(".")).is_err());
     }
 
     #[test]

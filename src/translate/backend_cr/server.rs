@@ -104,7 +104,7 @@ impl Reader {
             Some(Some(pem)) => pem::check_authorities(&pem).map_err(|wrong| (codes::INVALID_CERTIFICATE, format!("{key} of {source} {wrong}"))),
         };
         match wrong {
-            Ok(pem) => self.authorities = Some((ca.clone(), CaBundle { pem: pem.into(), sources: [source, self.object.clone()].into() })),
+            Ok(pem) => self.authorities = Some((ca.clone(), CaBundle { pem: pem.into(), sources: [source].into() })),
             Err((code, message)) => {
                 let message = format!("{message}; backends that verify with it answer 503");
                 self.error(FIELD, code, message, "put PEM certificates there, or correct the reference");
