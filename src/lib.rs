@@ -13,4 +13,5 @@ pub mod model;
 pub mod report;
 pub mod status;
 pub mod telemetry;
+pub mod translate;
 pub mod world;

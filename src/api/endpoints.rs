@@ -61,6 +61,8 @@ pub struct Endpoint {
     pub terminating: Option<bool>,
     /// The zone that it is in.
     pub zone: Option<Arc<str>>,
+    /// What it runs on (`targetRef`), as a number: only to see that two addresses are one pod's.
+    pub target: Option<u64>,
 }
 
 impl Endpoint {
@@ -73,6 +75,13 @@ impl Endpoint {
     pub fn is_serving(&self) -> bool {
         self.serving.or(self.ready).unwrap_or(true)
     }
+}
+
+/// A number for what an endpoint runs on: the same for all its addresses.
+fn target(reference: &k8s_openapi::api::core::v1::ObjectReference) -> u64 {
+    let text = format!("{:?}", (&reference.kind, &reference.namespace, &reference.name, &reference.uid));
+    let hash = blake3::hash(text.as_bytes());
+    hash.as_bytes().iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 impl EndpointSlice {
@@ -103,6 +112,7 @@ impl EndpointSlice {
                 serving: conditions.serving,
                 terminating: conditions.terminating,
                 zone: endpoint.zone.map(|zone| zones.share(zone)),
+                target: endpoint.target_ref.as_ref().map(target),
             });
         }
         Self { meta, service, address_type, ports, endpoints: endpoints.into() }

@@ -1,0 +1,94 @@
+//! World → Model: what the source objects mean for one fleet, and what is wrong with them. Pure.
+//!
+//! Incremental: each Ingress is one **fragment** that remembers what it looked up; Services, Backends and
+//! Secrets have a record while somebody looks at them; merging is per host. A change redoes the records and
+//! fragments that it touches, each of which stops the wave when it comes out the same. What every fragment
+//! depends on (the class, the fleet's policy …) is in one place, `fleet`; when it changes, all is done anew.
+//!
+//! Order of claims everywhere: the older object, then namespace and name. Nothing depends on the order in
+//! which objects arrive: the result is always that of a translation from scratch (a property test holds it
+//! to that).
+
+mod annotations;
+mod backend_cr;
+mod backends;
+mod certificates;
+mod class;
+mod diff;
+mod endpoints;
+mod fleet;
+mod hosts;
+mod ingress;
+mod lookups;
+mod names;
+mod pem;
+mod services;
+mod state;
+mod step;
+
+#[cfg(test)]
+mod tests;
+
+pub use fleet::{CERTIFICATES, FleetSettings, HTTP, HTTPS, TABLE};
+
+use crate::model::{FleetId, Model, Touched};
+use crate::report::Diagnostic;
+use crate::world::{Changed, World};
+use state::State;
+
+/// What the surroundings allow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Whether endpoints on loopback addresses are used: only where everything runs on one machine.
+    pub allow_loopback: bool,
+}
+
+/// Translates a world for one fleet, and keeps up with its changes.
+#[derive(Debug)]
+pub struct Translator {
+    fleet: FleetId,
+    options: Options,
+    /// `None` before the first update.
+    state: Option<State>,
+    empty: Model,
+}
+
+impl Translator {
+    /// A translator for the fleet `fleet` that has seen nothing yet.
+    pub fn new(fleet: FleetId, options: Options) -> Self {
+        Self { fleet, options, state: None, empty: Model::default() }
+    }
+
+    /// The fleet.
+    pub fn fleet(&self) -> &FleetId {
+        &self.fleet
+    }
+
+    /// Brings the model up to `world`, which differs from that of the last call by `changes`. The first call
+    /// takes everything, whatever `changes` says. The answer names what may differ in the model.
+    pub fn update(&mut self, world: &World, changes: &[Changed]) -> Touched {
+        match &mut self.state {
+            Some(state) => step::update(state, &self.fleet, &self.options, world, changes),
+            None => {
+                let state = self.state.insert(State::build(&self.fleet, &self.options, world, State::default()));
+                diff::touched(&self.empty, &state.model)
+            }
+        }
+    }
+
+    /// What the fleet's proxies must do. Empty before the first update and while the fleet does not exist.
+    pub fn model(&self) -> &Model {
+        self.state.as_ref().map_or(&self.empty, |state| &state.model)
+    }
+
+    /// What the fleet asks for beside its model; `None` while it does not exist.
+    pub fn settings(&self) -> Option<&FleetSettings> {
+        self.state.as_ref().and_then(|state| state.fleet.object.as_ref().map(|_| &state.fleet.settings))
+    }
+
+    /// What is wrong with the objects that concern the fleet, in an order that depends on nothing but them.
+    /// Objects that several fleets use are told by each of them.
+    pub fn diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.state.iter().flat_map(State::diagnostics)
+    }
+}
