@@ -2,4 +2,7 @@
 //! a running HAProxy from one bundle to the next. Pure: no process, socket, file or clock.
 
 pub mod bundle;
+pub mod config;
+pub mod render;
+pub mod shape;
 pub mod version;
