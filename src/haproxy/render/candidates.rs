@@ -60,7 +60,8 @@ fn rules(id: &str, name: &str, route: &Route) -> Result<Vec<Line>, Refused> {
     }
     let Conditions { method, headers, query } = &route.conditions;
     if let Some(method) = method {
-        tests.push(Test { expr: Expr::of("method"), method: "str", pattern: Some(method) });
+        // A method has a way of its own to be compared.
+        tests.push(Test { expr: Expr::of("method"), method: "", pattern: Some(method) });
     }
     for (header, value) in headers {
         tests.push(test(Expr::fetch("req.fhdr", header)?, value));
@@ -80,6 +81,9 @@ fn rules(id: &str, name: &str, route: &Route) -> Result<Vec<Line>, Refused> {
         let mut line = line.with(Word::expr(&Expr::fetch("str", &next)?)).and("if").test(&state.0, "str", &state.1)?;
         for test in chunk {
             line = match test.pattern {
+                Some(pattern) if test.method.is_empty() => {
+                    line.and("{").with(Word::expr(&test.expr)).and("--").with(Word::name(pattern)?).and("}")
+                }
                 Some(pattern) => line.test(&test.expr, test.method, pattern)?,
                 None => line.and("{").with(Word::expr(&test.expr)).and(test.method).and("}"),
             };
