@@ -4,4 +4,7 @@
 pub mod bundle;
 pub mod files;
 pub mod plan;
+pub mod config;
+pub mod render;
+pub mod shape;
 pub mod version;

@@ -268,6 +268,8 @@ pub struct ServerOptions {
     pub rise: Option<u32>,
     /// Bad checks to be down.
     pub fall: Option<u32>,
+    /// The port that checks go to, where it is not the server's own.
+    pub check_port: Option<u16>,
     /// Connections at a time.
     pub maxconn: Option<u32>,
     /// Share, 0 to 256.
@@ -413,6 +415,7 @@ impl ServerOptions {
             inter: self.inter.or(wider.inter),
             rise: self.rise.or(wider.rise),
             fall: self.fall.or(wider.fall),
+            check_port: self.check_port.or(wider.check_port),
             maxconn: self.maxconn.or(wider.maxconn),
             weight: self.weight.or(wider.weight),
             slowstart: self.slowstart.or(wider.slowstart),

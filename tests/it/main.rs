@@ -5,4 +5,7 @@ mod arrows;
 mod command;
 mod agent;
 mod rig;
+mod models;
+mod running;
 mod support;
+mod traffic;

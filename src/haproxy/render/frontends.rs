@@ -1,0 +1,342 @@
+//! Frontends: one for each listener, with as few rules as routing needs.
+
+use super::certificates::{DEFAULT, list_path};
+use super::hosts::{entry, table_map};
+use super::names::host_key;
+use super::skeleton::TCP_MAP;
+use super::{Renderer, Subject};
+use crate::haproxy::bundle::{Content, ResourceKey};
+use crate::haproxy::config::{Expr, Fmt, Line, Refused, Section, Word, write};
+use crate::model::{HostMatch, Listener, ListenerName, Model, Protocol};
+use crate::report::{Diagnostic, ObjectRef, codes};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What the rules of a table depend on, beside its maps.
+struct Table<'a> {
+    name: &'a str,
+    /// Some routes are not plain.
+    indirect: bool,
+    rules: Vec<&'a Line>,
+    /// Numbers of labels in its deep wildcards, most first.
+    deep: BTreeSet<std::cmp::Reverse<usize>>,
+}
+
+const NOT_FOUND: &str = "if !{ var(txn.route) -m found }";
+const INDIRECT: &str = "if { var(txn.route) -m beg ~ }";
+const HOST: &str = "req.hdr(host),host_only,lower,rtrim(.)";
+
+impl Renderer {
+    /// Writes every frontend and the backends of our own.
+    pub(super) fn write_frontends(&mut self, model: &Model) {
+        let mut sections = vec![health()];
+        let mut sources: BTreeSet<ObjectRef> = BTreeSet::from([self.fleet_object()]);
+        let mut relays = Vec::new();
+        for (name, listener) in &model.listeners {
+            match self.frontend(name, listener) {
+                Ok(section) => {
+                    self.findings.remove(&Subject::Listener(name.clone()));
+                    sections.push(section);
+                    if let Protocol::Http { .. } | Protocol::Https { .. } = listener.protocol {
+                        relays.push(name);
+                    }
+                }
+                Err(refused) => {
+                    let finding = Diagnostic::error(
+                        &self.fleet_object(),
+                        "",
+                        codes::INVALID_VALUE,
+                        format!("the listener {name} {refused}"),
+                        "choose another name",
+                    );
+                    self.find(Subject::Listener(name.clone()), vec![finding]);
+                }
+            }
+        }
+        let removed: Vec<_> = self
+            .findings
+            .keys()
+            .filter(|subject| matches!(subject, Subject::Listener(name) if !model.listeners.contains_key(name)))
+            .cloned()
+            .collect();
+        for subject in removed {
+            self.findings.remove(&subject);
+        }
+        sources.extend(self.hosts.values().filter(|host| !host.rules.is_empty()).flat_map(|host| host.sources.iter().cloned()));
+        sections.extend(fixed(&relays).into_iter().flatten());
+        let text = write(&sections).unwrap_or_default();
+        self.put(ResourceKey::Section("20-frontends".into()), Some((Content::Section(text.into()), sources.into_iter().collect())));
+
+        self.update_standing(model);
+    }
+
+    /// The files that frontends name exist, and no others.
+    fn update_standing(&mut self, model: &Model) {
+        let values =
+            self.standing.iter().filter(|key| matches!(key, ResourceKey::MapEntries { map, .. } if map.starts_with("maps/values/")));
+        let mut wanted: BTreeSet<ResourceKey> = values.cloned().collect();
+        let map = |path: String| ResourceKey::MapEntries { map: path.into(), owner: "".into() };
+        for (name, listener) in &model.listeners {
+            match &listener.protocol {
+                Protocol::Http { table, .. } => wanted.extend(super::hosts::TABLE_MAPS.map(|what| map(table_map(table, what)))),
+                Protocol::Https { table, certificates } => {
+                    wanted.extend(super::hosts::TABLE_MAPS.map(|what| map(table_map(table, what))));
+                    wanted.insert(ResourceKey::CertificateList { list: list_path(certificates).into(), owner: "".into() });
+                }
+                Protocol::TlsPassthrough { .. } => {
+                    wanted.insert(map(names_map(name)));
+                }
+                Protocol::Tcp { .. } => {
+                    wanted.insert(map(TCP_MAP.to_owned()));
+                }
+            }
+        }
+        let gone: Vec<_> = self.standing.difference(&wanted).cloned().collect();
+        for key in gone {
+            self.standing.remove(&key);
+            self.put(key, None);
+        }
+        for key in wanted {
+            self.stand(key);
+        }
+    }
+
+    fn frontend(&self, name: &str, listener: &Listener) -> Result<Section, Refused> {
+        let http = matches!(listener.protocol, Protocol::Http { .. } | Protocol::Https { .. });
+        let head = Line::of("frontend").with(Word::name(name)?).and("from").and(if http { "_front" } else { "_front_tcp" });
+        let mut section = Section::new(head);
+        let bind = Line::of("bind").with(Word::env("", &variable(name), "")?);
+        match &listener.protocol {
+            Protocol::Http { table, https_port } => {
+                section.push(bind).push(relay_bind(name)?);
+                section.add("http-request set-header X-Forwarded-Proto http");
+                self.routing(&mut section, table, *https_port)?;
+            }
+            Protocol::Https { table, certificates } => {
+                let bind = bind.and("ssl default-crt").and(DEFAULT).and("crt-list").with(Word::text(&list_path(certificates))?);
+                section.push(bind.and("alpn h2,http/1.1")).push(relay_bind(name)?);
+                section.add("http-request set-header X-Forwarded-Proto https");
+                self.routing(&mut section, table, None)?;
+            }
+            Protocol::TlsPassthrough { names } => {
+                section.push(bind);
+                passthrough(&mut section, name, names.keys())?;
+            }
+            Protocol::Tcp { .. } => {
+                let target = Expr::of("fe_name").then("map_str", &[TCP_MAP])?;
+                section.push(bind).push(Line::of("use_backend").with(Word::value(&target)));
+                section.add("default_backend _reject");
+            }
+        }
+        Ok(section)
+    }
+
+    /// A plain request costs one look-up, one test and, where redirects to HTTPS are possible, one more
+    /// look-up: it is found by its Host as it stands. Only if it is not is the Host brought into shape.
+    fn routing(&self, section: &mut Section, table: &str, https_port: Option<u16>) -> Result<(), Refused> {
+        let table = self.table(table);
+        let routes = table_map(table.name, "routes");
+        let https = table_map(table.name, "https");
+        let raw = Expr::of("base").then("concat", &["/#"])?;
+        let key = Expr::of("var(txn.key)");
+        let by_key = key.then("map_beg", &[&routes])?;
+        section.push(Line::of("http-request set-var(txn.route)").with(Word::expr(&raw.then("map_beg", &[&routes])?)));
+        let mut done = Line::of("http-request allow if { var(txn.route) -m found }");
+        if table.indirect {
+            done = done.and("!{ var(txn.route) -m beg ~ }");
+        }
+        if https_port.is_some() {
+            done = done.and("!{").with(Word::expr(&raw.then("map_beg", &[&https])?)).and("-m found }");
+        }
+        section.push(done);
+
+        let path = Expr::of("path");
+        let tail = [Fmt::Expr(&path), Fmt::Text("/#")];
+        let look = |section: &mut Section, head: &[Fmt<'_>], guard: Option<&'static str>| -> Result<(), Refused> {
+            let parts: Vec<Fmt<'_>> = head.iter().chain(&tail).copied().collect();
+            let set_key = Line::of("http-request set-var-fmt(txn.key)").with(Word::fmt(&parts)?);
+            let set_route = Line::of("http-request set-var(txn.route)").with(Word::expr(&by_key));
+            match guard {
+                Some(guard) => section.push(set_key.and(guard)).push(set_route.and(guard)),
+                None => section.push(set_key).push(set_route),
+            };
+            Ok(())
+        };
+        let host = Expr::of(HOST);
+        look(section, &[Fmt::Expr(&host)], None)?;
+        let rest = host.then("field", &["2", ".", "0"])?;
+        look(section, &[Fmt::Text("*."), Fmt::Expr(&rest)], Some(NOT_FOUND))?;
+        for std::cmp::Reverse(labels) in &table.deep {
+            // At least one label more than the suffix has.
+            let suffix = host.then("field", &["-1", ".", &labels.to_string()])?;
+            let more = host.then("field", &[&format!("-{}", labels + 1), ".", "1"])?;
+            let guard = |line: Line| line.and(NOT_FOUND).and("{").with(Word::expr(&more)).and("-m len ge 1 }");
+            let parts = [Fmt::Text("**."), Fmt::Expr(&suffix), tail[0], tail[1]];
+            section.push(guard(Line::of("http-request set-var-fmt(txn.key)").with(Word::fmt(&parts)?)));
+            section.push(guard(Line::of("http-request set-var(txn.route)").with(Word::expr(&by_key))));
+        }
+        look(section, &[Fmt::Text("*|")], Some(NOT_FOUND))?;
+        if table.indirect {
+            section.lines.extend(table.rules.iter().map(|line| (*line).clone()));
+            let drawn = Expr::of("rand(1000000),add(1000000)");
+            let route = Expr::of("var(txn.route)");
+            let parts = [Fmt::Expr(&route), Fmt::Text("/"), Fmt::Expr(&drawn)];
+            section.push(Line::of("http-request set-var-fmt(txn.key)").with(Word::fmt(&parts)?).and(INDIRECT));
+            let target = key.then("map_beg", &[&table_map(table.name, "targets"), "_404"])?;
+            section.push(Line::of("http-request set-var(txn.route)").with(Word::expr(&target)).and(INDIRECT));
+        }
+        if let Some(port) = https_port {
+            redirects(section, &key.then("map_beg", &[&https])?, port)?;
+        }
+        section.add("use_backend %[var(txn.route)]").add("default_backend _404");
+        Ok(())
+    }
+
+    fn table<'a>(&'a self, name: &'a str) -> Table<'a> {
+        let mut table = Table { name, indirect: false, rules: Vec::new(), deep: BTreeSet::new() };
+        let first = (super::Name::from(name), HostMatch::Exact("".into()));
+        for ((_, host), state) in self.hosts.range(first..).take_while(|((own, _), _)| &**own == name) {
+            table.indirect |= state.indirect;
+            table.rules.extend(&state.rules);
+            if let HostMatch::DeepWildcard(suffix) = host {
+                table.deep.insert(std::cmp::Reverse(suffix.split('.').count()));
+            }
+        }
+        table
+    }
+
+    /// Map entries of a listener that names backends itself.
+    pub(super) fn update_listener_entries(&mut self, model: &Model, name: &ListenerName) {
+        let old = self.listener_entries.remove(name).unwrap_or_default();
+        let mut new = BTreeSet::new();
+        let mut uses = BTreeSet::new();
+        let sources: Arc<[ObjectRef]> = Arc::new([self.fleet_object()]);
+        match model.listeners.get(name).map(|listener| &listener.protocol) {
+            Some(Protocol::Tcp { backend }) => {
+                uses.insert(backend.clone());
+                let target = self.tcp_target(model, backend);
+                self.put_entries(TCP_MAP, name, vec![entry(name, &target)], &sources);
+                new.insert(ResourceKey::MapEntries { map: TCP_MAP.into(), owner: name.clone() });
+            }
+            Some(Protocol::TlsPassthrough { names }) => {
+                let map = names_map(name);
+                for (host, backend) in names {
+                    let Some(key) = host_key(host) else { continue };
+                    uses.insert(backend.clone());
+                    let target = self.tcp_target(model, backend);
+                    self.put_entries(&map, &key, vec![entry(&key, &target)], &sources);
+                    new.insert(ResourceKey::MapEntries { map: map.as_str().into(), owner: key.into() });
+                }
+            }
+            _ => {}
+        }
+        for gone in old.difference(&new) {
+            self.put(gone.clone(), None);
+        }
+        if !new.is_empty() {
+            self.listener_entries.insert(name.clone(), new);
+        }
+        if uses.is_empty() {
+            self.passthrough.remove(name);
+        } else {
+            self.passthrough.insert(name.clone(), uses);
+        }
+    }
+
+    /// A backend in HTTP mode cannot take what a TCP listener gives.
+    fn tcp_target(&self, model: &Model, id: &crate::model::BackendId) -> super::Name {
+        match model.backends.get(id) {
+            Some(backend) if backend.mode == crate::model::Mode::Tcp => match self.backend_name(id) {
+                name if &*name == "_503" => "_reject".into(),
+                name => name,
+            },
+            _ => "_reject".into(),
+        }
+    }
+}
+
+fn variable(listener: &str) -> String {
+    format!("FLEET_BIND_{}", listener.to_ascii_uppercase().replace(['-', '.'], "_"))
+}
+
+/// Where workers of before a reload send what they still get. TLS has ended there already.
+fn relay_bind(name: &str) -> Result<Line, Refused> {
+    Ok(Line::of("bind").with(Word::env("abns@", "FLEET_RELAY", &format!("-{name}"))?).and("accept-proxy"))
+}
+
+fn names_map(listener: &str) -> String {
+    format!("maps/{}/names.map", super::safe_name(listener))
+}
+
+/// By the code that the map names; never for what proves to certificate authorities who owns a host.
+fn redirects(section: &mut Section, code: &Expr, port: u16) -> Result<(), Refused> {
+    section.add("http-request allow if { path -m beg /.well-known/acme-challenge/ }");
+    let (host, path) = (Expr::of("req.hdr(host),host_only"), Expr::of("pathq"));
+    let port = if port == 443 { String::new() } else { format!(":{port}") };
+    let location = Word::fmt(&[Fmt::Text("https://"), Fmt::Expr(&host), Fmt::Text(&port), Fmt::Expr(&path)])?;
+    for number in ["301", "302", "303", "307", "308"] {
+        let line = Line::of("http-request redirect code").and(number).and("location").with(location.clone());
+        section.push(line.and("if").test(code, "str", number)?);
+    }
+    Ok(())
+}
+
+fn passthrough<'a>(section: &mut Section, listener: &str, names: impl Iterator<Item = &'a HostMatch>) -> Result<(), Refused> {
+    let map = names_map(listener);
+    let name = Expr::of("req.ssl_sni,lower,rtrim(.)");
+    let key = Expr::of("var(txn.key)").then("map_str", &[&map])?;
+    section.add("tcp-request inspect-delay 5s").add("tcp-request content reject unless { req.ssl_hello_type 1 }");
+    section.push(Line::of("tcp-request content set-var(txn.route)").with(Word::expr(&name.then("map_str", &[&map])?)));
+    let mut look = |parts: &[Fmt<'_>], more: Option<&Expr>| -> Result<(), Refused> {
+        let guard = |line: Line| match more {
+            Some(more) => line.and(NOT_FOUND).and("{").with(Word::expr(more)).and("-m len ge 1 }"),
+            None => line.and(NOT_FOUND),
+        };
+        section.push(guard(Line::of("tcp-request content set-var-fmt(txn.key)").with(Word::fmt(parts)?)));
+        section.push(guard(Line::of("tcp-request content set-var(txn.route)").with(Word::expr(&key))));
+        Ok(())
+    };
+    look(&[Fmt::Text("*."), Fmt::Expr(&name.then("field", &["2", ".", "0"])?)], None)?;
+    let deep: BTreeSet<_> = names
+        .filter_map(|host| match host {
+            HostMatch::DeepWildcard(suffix) => Some(std::cmp::Reverse(suffix.split('.').count())),
+            _ => None,
+        })
+        .collect();
+    for std::cmp::Reverse(labels) in deep {
+        let suffix = name.then("field", &["-1", ".", &labels.to_string()])?;
+        let more = name.then("field", &[&format!("-{}", labels + 1), ".", "1"])?;
+        look(&[Fmt::Text("**."), Fmt::Expr(&suffix)], Some(&more))?;
+    }
+    look(&[Fmt::Text("*|")], None)?;
+    section.add("tcp-request content reject unless { var(txn.route) -m found }");
+    section.add("use_backend %[var(txn.route)]").add("default_backend _reject");
+    Ok(())
+}
+
+fn health() -> Section {
+    let mut section = Section::new(Line::of("frontend _health from _front"));
+    section
+        .push(Line::of("bind").with(Word::env("", "FLEET_BIND_HEALTH", "").unwrap_or_else(|_| Word::of("unix@health"))))
+        .add("http-request return status 200 content-type text/plain string ok if { path /healthz }")
+        .add("http-request return status 404");
+    section
+}
+
+/// Backends of our own.
+fn fixed(relays: &[&ListenerName]) -> Result<[Section; 4], Refused> {
+    let section = |head| Section::new(Line::of(head));
+    let (mut missing, mut unavailable) = (section("backend _404 from _static"), section("backend _503 from _static"));
+    missing.add("http-request return status 404");
+    unavailable.add("http-request return status 503");
+    let mut relay = section("backend _relay from _static");
+    for name in relays {
+        let server = Line::of("server").with(Word::name(name)?).with(Word::env("abns@", "FLEET_RELAY", &format!("-{name}"))?);
+        relay.push(server.and("send-proxy-v2"));
+    }
+    for name in relays {
+        let rule = Line::of("use-server").with(Word::name(name)?).and("if").test(&Expr::of("fe_name"), "str", name)?;
+        relay.push(rule);
+    }
+    Ok([missing, unavailable, relay, section("backend _reject from _static_tcp")])
+}

@@ -1,0 +1,106 @@
+//! What is the same for every fleet: global settings, rule-free defaults, name servers.
+
+use super::Renderer;
+use crate::haproxy::bundle::{Content, ResourceKey};
+use crate::haproxy::config::{Line, Refused, Section, Word, write};
+use crate::haproxy::shape::ValueMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The map that leads TCP listeners to their backends, by listener.
+pub(super) const TCP_MAP: &str = "maps/tcp.map";
+
+impl Renderer {
+    /// The global section, and the files that shapes name.
+    pub(super) fn write_global(&mut self) {
+        let mut sections = vec![global()];
+        match resolvers(&self.options.resolvers) {
+            Ok(section) => sections.push(section),
+            // Numbers of addresses and ports: nothing that could be refused.
+            Err(_) => sections.push(Section::new(Line::of("resolvers _dns"))),
+        }
+        sections.extend(defaults());
+        let text = write(&sections).unwrap_or_default();
+        let sources = Arc::new([self.fleet_object()]);
+        self.put(ResourceKey::Section("10-global".into()), Some((Content::Section(text.into()), sources)));
+        for map in ValueMap::ALL {
+            self.stand(ResourceKey::MapEntries { map: map.path().into(), owner: "".into() });
+        }
+    }
+
+    /// Makes a file exist even while nothing is in it.
+    pub(super) fn stand(&mut self, key: ResourceKey) {
+        if self.standing.insert(key.clone()) {
+            let content = match key {
+                ResourceKey::CertificateList { .. } => Content::CertificateList(Vec::new()),
+                _ => Content::MapEntries(Vec::new()),
+            };
+            self.put(key, Some((content, Arc::new([]))));
+        }
+    }
+}
+
+fn global() -> Section {
+    let mut section = Section::new(Line::of("global"));
+    section
+        .add("default-path config")
+        // Life of old workers after a reload; connections that outlive it are cut.
+        .add("hard-stop-after 3600s")
+        .add("mworker-max-reloads 50")
+        // What payloads of the runtime API must fit into on 3.2.
+        .add("tune.bufsize 16384")
+        .add("ssl-load-extra-files none")
+        .add("ssl-default-bind-options ssl-min-ver TLSv1.2")
+        .add("ssl-default-server-options ssl-min-ver TLSv1.2")
+        .add("tune.ssl.default-dh-param 2048");
+    section
+}
+
+/// A start never waits for a name server: names are only resolved for requests.
+fn resolvers(servers: &[SocketAddr]) -> Result<Section, Refused> {
+    let mut section = Section::new(Line::of("resolvers _dns"));
+    for (index, server) in servers.iter().enumerate() {
+        let address = if server.is_ipv6() { format!("ipv6@{}:{}", server.ip(), server.port()) } else { server.to_string() };
+        section.push(Line::of("nameserver").with(Word::name(&format!("ns{}", index + 1))?).with(Word::text(&address)?));
+    }
+    if servers.is_empty() {
+        section.add("parse-resolv-conf");
+    }
+    section
+        .add("accepted_payload_size 1232")
+        .add("resolve_retries 2")
+        .add("timeout resolve 1s")
+        .add("timeout retry 1s")
+        .add("hold valid 10s")
+        .add("hold nx 2s")
+        .add("hold timeout 2s")
+        .add("hold refused 2s")
+        .add("hold other 2s");
+    Ok(section)
+}
+
+/// Without rules: a defaults section with rules cannot be shared by frontends and backends.
+fn defaults() -> [Section; 6] {
+    let section = |head| Section::new(Line::of(head));
+    let mut front = section("defaults _front");
+    front
+        .add("mode http")
+        .add("timeout client 60s")
+        .add("timeout http-request 10s")
+        .add("timeout http-keep-alive 10s")
+        // A reload answers the next request of a waiting connection instead of racing with it.
+        .add("option idle-close-on-response")
+        .add("option http-restrict-req-hdr-names delete")
+        .add("option dontlognull");
+    let mut front_tcp = section("defaults _front_tcp");
+    front_tcp.add("mode tcp").add("timeout client 3600s").add("timeout client-fin 30s").add("option dontlognull");
+    let mut fixed = section("defaults _static");
+    fixed.add("mode http").add("timeout connect 2s").add("timeout server 60s").add("timeout tunnel 3600s").add("retries 3");
+    let mut fixed_tcp = section("defaults _static_tcp");
+    fixed_tcp.add("mode tcp").add("timeout connect 2s").add("timeout server 60s");
+    let mut private_http = section("defaults _private_http");
+    private_http.add("mode http");
+    let mut private_tcp = section("defaults _private_tcp");
+    private_tcp.add("mode tcp");
+    [front, front_tcp, fixed, fixed_tcp, private_http, private_tcp]
+}
