@@ -10,7 +10,7 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ pub fn watch(inputs: &[PathBuf], hold_off: HoldOff) -> Result<Watch, WatchError>
     let (ticker, ticks) = tokio::sync::mpsc::channel(1);
     let inputs = inputs.iter().filter(|input| input.as_os_str() != STANDARD_INPUT).cloned().collect();
     let mut watched = Watched { inputs, watcher, directories: BTreeMap::new() };
-    watched.refresh();
+    watched.refresh(&Lost::default());
     thread::Builder::new().name("watch-files".to_owned()).spawn(move || run(&mut watched, &receiver, &ticker, hold_off))?;
     Ok(Watch { ticks, _end: events })
 }
@@ -109,7 +109,7 @@ fn run(watched: &mut Watched, events: &mpsc::Receiver<Message>, ticker: &tokio::
             continue;
         }
         if burst.names {
-            watched.refresh();
+            watched.refresh(&burst.lost);
         }
         // A tick that was not taken yet stands for this change, too.
         if let Err(tokio::sync::mpsc::error::TrySendError::Closed(())) = ticker.try_send(()) {
@@ -127,17 +127,25 @@ struct Burst {
     names: bool,
     /// Files that were opened for writing and not closed yet.
     writing: BTreeSet<PathBuf>,
+    lost: Lost,
+}
+
+/// What is no longer watched, whatever stands at its path now: its inode number may be used again.
+#[derive(Default)]
+struct Lost {
+    everything: bool,
+    paths: BTreeSet<PathBuf>,
 }
 
 impl Burst {
     fn add(&mut self, event: notify::Result<Event>) {
         let Ok(event) = event else {
             // Events were lost: look at everything.
-            (self.matters, self.names) = (true, true);
+            (self.matters, self.names, self.lost.everything) = (true, true, true);
             return;
         };
         if event.need_rescan() {
-            (self.matters, self.names) = (true, true);
+            (self.matters, self.names, self.lost.everything) = (true, true, true);
         }
         match event.kind {
             EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
@@ -154,8 +162,11 @@ impl Burst {
             EventKind::Modify(ModifyKind::Metadata(_)) => self.matters = true,
             EventKind::Any | EventKind::Create(_) | EventKind::Modify(_) | EventKind::Remove(_) | EventKind::Other => {
                 (self.matters, self.names) = (true, true);
-                for path in &event.paths {
-                    self.writing.remove(path);
+                for path in event.paths {
+                    self.writing.remove(&path);
+                    if matches!(event.kind, EventKind::Remove(_)) {
+                        self.lost.paths.insert(path);
+                    }
                 }
             }
         }
@@ -172,7 +183,15 @@ struct Watched {
 impl Watched {
     /// Watches what the inputs lead to now. New directories may have been filled before they were watched, so
     /// this comes before the tick that makes everybody look.
-    fn refresh(&mut self) {
+    fn refresh(&mut self, lost: &Lost) {
+        self.directories.retain(|path, _| {
+            let stays = !lost.everything && !lost.paths.contains(path);
+            if !stays {
+                // The system forgets a directory that is gone by itself.
+                let _ = self.watcher.unwatch(path);
+            }
+            stays
+        });
         // Directories that appear while others are added are found by the second look.
         for _ in 0..4 {
             let wanted = self.wanted();
@@ -180,7 +199,6 @@ impl Watched {
                 self.directories.iter().filter(|(path, id)| wanted.get(*path) != Some(id)).map(|(path, _)| path.clone()).collect();
             for path in gone {
                 self.directories.remove(&path);
-                // The system forgets a directory that is gone by itself.
                 let _ = self.watcher.unwatch(&path);
             }
             let new: Vec<_> = wanted.into_iter().filter(|(path, _)| !self.directories.contains_key(path)).collect();
@@ -203,9 +221,10 @@ impl Watched {
         }
         let mut wanted = BTreeMap::new();
         for directory in found.directories {
+            // Events name absolute paths.
+            let Ok(directory) = std::path::absolute(&directory) else { continue };
             // Of what is not there the nearest that is, to see it come.
             let existing = directory.ancestors().find_map(|ancestor| {
-                let ancestor = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
                 fs::metadata(ancestor).ok().filter(fs::Metadata::is_dir).map(|metadata| (ancestor.to_owned(), metadata))
             });
             if let Some((path, metadata)) = existing {
