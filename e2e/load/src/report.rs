@@ -105,7 +105,7 @@ pub struct Report {
     pub seconds: f64,
     /// Answered requests a second.
     pub rps: f64,
-    /// The first losses in detail (at most 20).
+    /// The first losses in detail (at most 3 of a kind, 20 in all).
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub examples: Vec<Example>,
     #[serde(skip, default = "histogram")]
@@ -113,6 +113,7 @@ pub struct Report {
 }
 
 const EXAMPLES: usize = 20;
+const EXAMPLES_OF_A_KIND: u64 = 3;
 
 fn histogram() -> Histogram<u64> {
     // microseconds from 1 to 10 minutes, to three digits; these bounds are valid, so the fallback is never used
@@ -163,8 +164,9 @@ impl Report {
     pub(crate) fn failed(&mut self, at: Duration, target: impl FnOnce() -> String, failure: Failure) {
         self.requests += 1;
         self.lost += 1;
-        *self.lost_by_kind.entry(failure.loss).or_default() += 1;
-        if self.examples.len() < EXAMPLES {
+        let of_kind = self.lost_by_kind.entry(failure.loss).or_default();
+        *of_kind += 1;
+        if *of_kind <= EXAMPLES_OF_A_KIND && self.examples.len() < EXAMPLES {
             self.examples.push(Example { at: at.as_secs_f64(), loss: failure.loss, target: target(), detail: failure.detail });
         }
     }
