@@ -52,7 +52,8 @@ impl Target {
 /// Whose certificates are good.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// Those signed by one of these certificates (PEM).
+    /// Those signed by one of these certificates (PEM), or such a one itself if it is self-signed and no CA
+    /// (`openssl req -x509` makes CAs unless told otherwise).
     Pem(Vec<u8>),
     /// All. For tests of what travels, not of who answers.
     Anything,

@@ -2,13 +2,14 @@
 //!
 //! Requests start at times that were fixed beforehand, whatever the answers do, and none is ever sent twice.
 //! Whatever does not end in the expected answer is a loss of exactly one [`Loss`] kind. Latency counts from the
-//! intended start, so that a stall is seen by every request that it delayed, not only by the one that met it.
+//! intended start, so that a stall is seen by every request that it delayed, not only by the one that met it. The
+//! runtime's timer, which starts requests, has a resolution of 1 ms, and so has the latency.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), fleet_load::ConfigError> {
 //! use fleet_load::{Config, Load, Protocol, Target};
 //!
-//! let target = Target::new("127.0.0.1:8080".parse().unwrap_or_else(|_| unreachable!()), "a.example", "/");
+//! let target = Target::new(([127, 0, 0, 1], 8080).into(), "a.example", "/");
 //! let load = Load::start(Config { rate: 500.0, protocol: Protocol::Http1KeepAlive, ..Config::new(vec![target]) })?;
 //! // … change things …
 //! let report = load.stop().await;

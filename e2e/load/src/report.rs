@@ -105,18 +105,19 @@ pub struct Report {
     pub seconds: f64,
     /// Answered requests a second.
     pub rps: f64,
-    /// The first losses in detail (at most 20).
+    /// The first losses in detail (at most 3 of a kind, 20 in all).
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub examples: Vec<Example>,
     #[serde(skip, default = "histogram")]
-    histogram: Histogram<u64>,
+    histogram: Option<Histogram<u64>>,
 }
 
 const EXAMPLES: usize = 20;
+const EXAMPLES_OF_A_KIND: u64 = 3;
 
-fn histogram() -> Histogram<u64> {
-    // microseconds from 1 to 10 minutes, to three digits; these bounds are valid, so the fallback is never used
-    Histogram::new_with_bounds(1, 600_000_000, 3).unwrap_or_else(|_| Histogram::new(1).unwrap_or_else(|_| unreachable!("valid bounds")))
+/// Microseconds from 1 to 10 minutes, to three digits. These bounds are valid, so there always is one.
+fn histogram() -> Option<Histogram<u64>> {
+    Histogram::new_with_bounds(1, 600_000_000, 3).ok()
 }
 
 impl Default for Report {
@@ -143,7 +144,9 @@ impl Report {
         for (kind, count) in other.lost_by_kind {
             *self.lost_by_kind.entry(kind).or_default() += count;
         }
-        self.histogram += other.histogram;
+        if let (Some(own), Some(other)) = (&mut self.histogram, other.histogram) {
+            *own += other;
+        }
         self.examples.extend(other.examples);
         self.examples.truncate(EXAMPLES);
         let seconds = self.seconds.max(other.seconds);
@@ -157,28 +160,27 @@ impl Report {
 
     pub(crate) fn answered(&mut self, latency: Duration) {
         self.requests += 1;
-        self.histogram.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+        if let Some(histogram) = &mut self.histogram {
+            histogram.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+        }
     }
 
     pub(crate) fn failed(&mut self, at: Duration, target: impl FnOnce() -> String, failure: Failure) {
         self.requests += 1;
         self.lost += 1;
-        *self.lost_by_kind.entry(failure.loss).or_default() += 1;
-        if self.examples.len() < EXAMPLES {
+        let of_kind = self.lost_by_kind.entry(failure.loss).or_default();
+        *of_kind += 1;
+        if *of_kind <= EXAMPLES_OF_A_KIND && self.examples.len() < EXAMPLES {
             self.examples.push(Example { at: at.as_secs_f64(), loss: failure.loss, target: target(), detail: failure.detail });
         }
     }
 
     #[allow(clippy::cast_precision_loss)] // counts and microseconds far below 2^52
     pub(crate) fn finish(mut self, seconds: f64) -> Self {
-        let at = |quantile: f64| self.histogram.value_at_quantile(quantile) as f64 / 1000.0;
-        self.latency = Latency {
-            p50_ms: at(0.5),
-            p90_ms: at(0.9),
-            p99_ms: at(0.99),
-            p999_ms: at(0.999),
-            max_ms: self.histogram.max() as f64 / 1000.0,
-        };
+        if let Some(histogram) = &self.histogram {
+            let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+            self.latency = Latency { p50_ms: at(0.5), p90_ms: at(0.9), p99_ms: at(0.99), p999_ms: at(0.999), max_ms: at(1.0) };
+        }
         self.seconds = seconds;
         self.rps = if seconds > 0.0 { (self.requests - self.lost) as f64 / seconds } else { 0.0 };
         self
