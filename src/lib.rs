@@ -2,14 +2,15 @@
 //!
 //! The rooms and the arrows between them are in `ARCHITECTURE.md`; `tests/it/arrows.rs` holds them to it.
 
+pub mod agent;
 pub mod api;
 pub mod cli;
 pub mod fleet;
-pub mod agent;
 pub mod haproxy;
 pub mod ingest;
 pub mod local;
 pub mod model;
+pub mod pipeline;
 pub mod report;
 pub mod status;
 pub mod telemetry;

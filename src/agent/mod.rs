@@ -18,7 +18,7 @@ mod status;
 mod supervise;
 
 pub use drain::{Drain, Drained};
-pub use pod::Pod;
+pub use pod::{Pod, files as pod_files};
 pub use status::{Refusal, ReloadRecord, Status};
 
 use crate::haproxy::bundle::{Bundle, Change, Digest};

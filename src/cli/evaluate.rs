@@ -1,10 +1,19 @@
 //! The seam between the offline commands and the pipeline.
 
-use super::Error;
-use crate::haproxy::version::Version;
+use super::{Error, placeholder};
+use crate::agent::pod_files;
+use crate::haproxy::bundle::{Bundle, Resource, ResourceKey};
+use crate::haproxy::files::render_bytes;
+use crate::haproxy::plan::{self, classify};
+use crate::haproxy::render;
+use crate::haproxy::version::{Capabilities, Version};
+use crate::ingest::files::{Files, Limits};
 use crate::model::FleetId;
-use crate::report::Located;
-use crate::status::json::Change;
+use crate::pipeline::{self, Pipeline};
+use crate::report::{self, Located};
+use crate::status::json::{Change, Class};
+use crate::translate;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What the pipeline makes of manifests.
@@ -49,18 +58,93 @@ pub struct Comparison {
     pub diagnostics: Vec<Located>,
 }
 
-/// Reads manifests and runs the pipeline over them.
+/// Reads manifests and runs the pipeline over them, for HAProxies like `version`.
 pub(super) fn evaluate(inputs: &[PathBuf], version: Version) -> Result<Evaluation, Error> {
-    let _ = version;
-    check(inputs)?;
-    Err(Error::new("the pipeline is not part of this build", ""))
+    let read = Read::from(inputs, version)?;
+    let fleets = read.pipeline.fleets().map(|id| read.fleet(id)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Evaluation { fleets, diagnostics: located(&read.files, read.pipeline.diagnostics()) })
 }
 
 /// Runs the pipeline over both and compares.
 pub(super) fn compare(before: &Path, after: &Path, version: Version) -> Result<Comparison, Error> {
-    let _ = version;
-    check(&[before.to_owned(), after.to_owned()])?;
-    Err(Error::new("the pipeline is not part of this build", ""))
+    let (before, after) = (Read::from(&[before.to_owned()], version)?, Read::from(&[after.to_owned()], version)?);
+    let fleets: BTreeSet<&FleetId> = before.pipeline.fleets().chain(after.pipeline.fleets()).collect();
+    let (nothing, capabilities) = (Bundle::default(), Capabilities::of(version));
+    let mut changes = Vec::new();
+    for id in fleets {
+        let old = before.pipeline.bundle(id).unwrap_or(&nothing);
+        let new = after.pipeline.bundle(id).unwrap_or(&nothing);
+        let classified = classify(&old.diff(new), old, &capabilities);
+        changes.extend(classified.iter().map(|change| Change {
+            key: format!("{id}: {}", change.key),
+            object: change.sources.first().map(Into::into),
+            class: match change.class {
+                plan::Class::Live => Class::Live,
+                plan::Class::Deferred => Class::Deferred,
+                plan::Class::Reload => Class::Reload,
+            },
+            reason: change.reason.clone(),
+        }));
+    }
+    Ok(Comparison { changes, diagnostics: located(&after.files, after.pipeline.diagnostics()) })
+}
+
+/// Manifests that were read and went through the pipeline.
+struct Read {
+    files: Files,
+    pipeline: Pipeline,
+}
+
+impl Read {
+    fn from(inputs: &[PathBuf], version: Version) -> Result<Self, Error> {
+        check(inputs)?;
+        let mut files = Files::new(inputs.to_vec(), Limits::default());
+        let delta = files.load().map_err(|error| Error::new(error, "name a directory or a file that can be read"))?;
+        let mut pipeline = Pipeline::new(pipeline::Options {
+            capabilities: Box::new(move |_| Capabilities::of(version)),
+            translate: translate::Options::default(),
+            render: render::Options::default(),
+        });
+        pipeline.apply(delta.set, &delta.removed);
+        Ok(Self { files, pipeline })
+    }
+
+    fn fleet(&self, id: &FleetId) -> Result<FleetFiles, Error> {
+        let mut haproxy: Vec<OutputFile> = Vec::new();
+        if let (Some(bundle), Some(model)) = (self.pipeline.bundle(id), self.pipeline.model(id)) {
+            let private: BTreeSet<&str> = bundle.resources().filter_map(|resource| private_path(resource)).collect();
+            for path in bundle.files() {
+                let content = render_bytes(bundle, path);
+                haproxy.push(OutputFile { path: path.to_string(), content, private: private.contains(&**path) });
+            }
+            let pod = placeholder::pod(model).map_err(|error| Error::new(error, ""))?;
+            let own = pod_files(&pod, "render").into_iter().filter(|(path, _)| bundle.files().all(|known| **known != **path));
+            haproxy.extend(own.map(|(path, content)| OutputFile { private: path.starts_with("certs/"), path, content }));
+        }
+        haproxy.sort_by(|a, b| a.path.cmp(&b.path));
+        let diagnostics = located(&self.files, self.pipeline.fleet_diagnostics(id));
+        Ok(FleetFiles { fleet: id.clone(), haproxy, objects: String::new(), diagnostics })
+    }
+}
+
+fn private_path(resource: &Resource) -> Option<&str> {
+    match &resource.key {
+        ResourceKey::Certificate(path) => Some(path),
+        _ => None,
+    }
+}
+
+/// The findings of the pipeline, and those of the files, with their places.
+fn located(files: &Files, ours: BTreeSet<&report::Diagnostic>) -> Vec<Located> {
+    let mut found: Vec<Located> = files
+        .diagnostics()
+        .into_iter()
+        .chain(ours.into_iter().cloned())
+        .map(|diagnostic| Located { location: files.locate_diagnostic(&diagnostic), diagnostic })
+        .collect();
+    Located::sort(&mut found);
+    found.dedup();
+    found
 }
 
 /// Says which input does not exist, before anything is done.

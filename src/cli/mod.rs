@@ -8,6 +8,7 @@ mod exec;
 mod lint;
 mod local;
 mod output;
+mod placeholder;
 mod render;
 pub mod report;
 

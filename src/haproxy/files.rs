@@ -194,7 +194,6 @@ pub fn culprits<'a>(bundle: &'a Bundle, complaint: &Complaint) -> Vec<&'a Arc<Re
     found
 }
 
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -231,7 +230,8 @@ mod tests {
         // names that fall into one shard
         let names: Vec<String> = (0..1000).map(|n| format!("b{n}")).collect();
         let shard = file_of(&ResourceKey::Backend("b0".into()));
-        let names: Vec<&String> = names.iter().filter(|name| file_of(&ResourceKey::Backend(name.as_str().into())) == shard).take(2).collect();
+        let names: Vec<&String> =
+            names.iter().filter(|name| file_of(&ResourceKey::Backend(name.as_str().into())) == shard).take(2).collect();
         let mut bundle = Bundle::default();
         for name in &names {
             backend(&mut bundle, name, vec![server("s1"), server("s2")]);

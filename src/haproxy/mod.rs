@@ -2,9 +2,9 @@
 //! a running HAProxy from one bundle to the next. Pure: no process, socket, file or clock.
 
 pub mod bundle;
+pub mod config;
 pub mod files;
 pub mod plan;
-pub mod config;
 pub mod render;
 pub mod shape;
 pub mod version;

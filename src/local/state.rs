@@ -1,5 +1,8 @@
 //! Where `local` keeps what must outlive it.
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A directory of its own for each set of inputs, below `$XDG_STATE_HOME`, else `~/.local/state`, else the
@@ -20,9 +23,60 @@ fn name_of(inputs: &[PathBuf]) -> String {
     hasher.finalize().to_hex()[..12].to_owned()
 }
 
+/// The self-signed certificate of fleets that name none, with its key: made once for a state directory.
+pub fn default_certificate(state: &Path) -> io::Result<Vec<u8>> {
+    let file = state.join("default.pem");
+    match fs::read(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => return other,
+    }
+    let names = vec!["*.localhost".to_owned(), "localhost".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).map_err(io::Error::other)?;
+    let pem = format!("{}{}", made.cert.pem(), made.signing_key.serialize_pem()).into_bytes();
+    let new = state.join("default.pem.new");
+    let mut options = fs::OpenOptions::new();
+    io::Write::write_all(&mut options.write(true).create(true).truncate(true).mode(0o600).open(&new)?, &pem)?;
+    fs::rename(new, file)?;
+    Ok(pem)
+}
+
+/// A directory for sockets that only this user can enter. Its path is short, as a socket's may hold 97 bytes
+/// at most, which is why it is not in the state directory.
+pub fn socket_directory(state: &Path) -> io::Result<PathBuf> {
+    let state = fs::canonicalize(state)?;
+    let name = blake3::hash(state.as_os_str().as_encoded_bytes()).to_hex();
+    let directory = std::env::temp_dir().join(format!("haproxy-fleet-{}", &name[..12]));
+    match fs::DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => other?,
+    }
+    let found = fs::symlink_metadata(&directory)?;
+    let private = found.is_dir() && found.uid() == rustix::process::getuid().as_raw() && found.mode() & 0o077 == 0;
+    if private { Ok(directory) } else { Err(io::Error::other(format!("{} belongs to somebody else", directory.display()))) }
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_default_certificate_is_made_once_and_its_key_is_private() {
+        let state = tempfile::tempdir().unwrap();
+        let made = default_certificate(state.path()).unwrap();
+        assert_eq!(default_certificate(state.path()).unwrap(), made);
+        assert_eq!(fs::metadata(state.path().join("default.pem")).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_socket_directory_that_others_can_enter_is_refused() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = socket_directory(state.path()).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(socket_directory(state.path()).is_err());
+        fs::remove_dir(directory).unwrap();
+    }
 
     #[test]
     fn other_inputs_have_another_directory_and_the_same_ones_have_the_same() {

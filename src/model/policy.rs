@@ -260,8 +260,6 @@ pub enum HttpCheckPattern {
 pub struct ServerOptions {
     /// Health checks on or off.
     pub check: Option<bool>,
-    /// The port that checks go to, if it is not the endpoint's.
-    pub check_port: Option<u16>,
     /// Time between checks.
     pub inter: Option<Millis>,
     /// Good checks to be up.
@@ -411,7 +409,6 @@ impl ServerOptions {
     fn or(self, wider: &Self) -> Self {
         Self {
             check: self.check.or(wider.check),
-            check_port: self.check_port.or(wider.check_port),
             inter: self.inter.or(wider.inter),
             rise: self.rise.or(wider.rise),
             fall: self.fall.or(wider.fall),

@@ -1,11 +1,11 @@
 //! Tests against real parts: one binary, one module per subject.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod agent;
 mod arrows;
 mod command;
-mod agent;
-mod rig;
 mod models;
+mod rig;
 mod running;
 mod support;
 mod traffic;

@@ -102,8 +102,7 @@ pub fn without_backend(bundle: &mut Bundle, name: &str) {
 }
 
 pub fn map(bundle: &mut Bundle, map: &str, owner: &str, entries: &[(&str, &str)]) {
-    let mut entries: Vec<MapEntry> =
-        entries.iter().map(|(key, value)| MapEntry { key: (*key).into(), value: (*value).into() }).collect();
+    let mut entries: Vec<MapEntry> = entries.iter().map(|(key, value)| MapEntry { key: (*key).into(), value: (*value).into() }).collect();
     entries.sort();
     put(bundle, ResourceKey::MapEntries { map: map.into(), owner: owner.into() }, Content::MapEntries(entries), owner);
 }

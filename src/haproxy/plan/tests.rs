@@ -106,10 +106,8 @@ fn a_new_backend_of_a_loaded_shape_is_live_where_haproxy_can() {
     let plan = from_loaded(&start(), &after, &NEW);
     assert!(plan.reload.is_none() && plan.waiting.is_empty());
     let steps = steps(&plan);
-    let expected = matches!(
-        steps[..],
-        [Step::AddBackend { .. }, Step::AddServer { .. }, Step::PublishBackend { .. }, Step::AddMapEntries { .. }]
-    );
+    let expected =
+        matches!(steps[..], [Step::AddBackend { .. }, Step::AddServer { .. }, Step::PublishBackend { .. }, Step::AddMapEntries { .. }]);
     assert!(expected, "{steps:?}");
 }
 

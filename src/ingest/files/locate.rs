@@ -6,25 +6,9 @@ use super::Files;
 use super::path::{Step, steps};
 use super::state::{FileKey, FileState, Place};
 use super::tree::{self, Content, Node};
-use crate::report::{Diagnostic, Kind, ObjectRef, codes};
+use crate::report::{Diagnostic, Kind, Location, ObjectRef, codes};
 use std::fs;
 use std::sync::Arc;
-
-/// A place in a file, with what is needed to show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
-    /// The file as it was named, `<stdin>` for standard input.
-    pub file: String,
-    /// The line, from 1.
-    pub line: u32,
-    /// The column in characters, from 1.
-    pub column: u32,
-    /// The line's text, for the caret below it. Values of Secrets are left out.
-    pub text: String,
-    /// How many characters it is about: at least 1.
-    pub width: usize,
-}
-
 /// A line and a column of a file, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spot {

@@ -19,7 +19,6 @@ mod tree;
 mod walk;
 mod watch;
 
-pub use locate::Location;
 pub use watch::{HoldOff, Watch, WatchError, watch};
 
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};

@@ -1,0 +1,147 @@
+//! Which loopback address each listener and each replica has, remembered over restarts: the last good
+//! configuration of a replica and the bookmarks of its user name them.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+/// Where every replica answers health checks, on its own address.
+pub const HEALTH_PORT: u16 = 8404;
+
+/// Addresses by what they are for, kept in a file of the state directory.
+#[derive(Debug)]
+pub struct Addresses {
+    file: PathBuf,
+    book: Book,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Book {
+    listeners: BTreeMap<String, SocketAddr>,
+    replicas: BTreeMap<String, Ipv4Addr>,
+}
+
+impl Addresses {
+    /// The addresses remembered below `state`; none if there are none or they cannot be read.
+    pub fn open(state: &Path) -> Self {
+        let file = state.join("addresses.json");
+        let book = std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        Self { file, book }
+    }
+
+    /// The stable address of a listener: the remembered one, else 127.0.0.1 with the `preferred` port if
+    /// that is free, else with a free port.
+    pub fn listener(&mut self, purpose: &str, preferred: u16) -> io::Result<SocketAddr> {
+        if let Some(address) = self.book.listeners.get(purpose) {
+            return Ok(*address);
+        }
+        let address = self.free_listener(preferred)?;
+        self.book.listeners.insert(purpose.to_owned(), address);
+        self.save()?;
+        Ok(address)
+    }
+
+    /// The IP address of a replica: the remembered one, else the first of 127.1.0.0/16 on which all
+    /// `ports` and the health port are free.
+    pub fn replica(&mut self, purpose: &str, ports: &[u16]) -> io::Result<IpAddr> {
+        if let Some(address) = self.book.replicas.get(purpose) {
+            return Ok(IpAddr::V4(*address));
+        }
+        let address = self.free_replica(ports)?;
+        self.book.replicas.insert(purpose.to_owned(), address);
+        self.save()?;
+        Ok(IpAddr::V4(address))
+    }
+
+    /// Forgets the replica's address: it is gone for good, or somebody else uses it.
+    pub fn forget_replica(&mut self, purpose: &str) -> io::Result<()> {
+        match self.book.replicas.remove(purpose) {
+            Some(_) => self.save(),
+            None => Ok(()),
+        }
+    }
+
+    fn free_listener(&self, preferred: u16) -> io::Result<SocketAddr> {
+        let taken = |address: &SocketAddr| self.book.listeners.values().any(|other| other == address);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, preferred));
+        if !taken(&address) && TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+        loop {
+            let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+            if !taken(&address) {
+                return Ok(address);
+            }
+        }
+    }
+
+    fn free_replica(&self, ports: &[u16]) -> io::Result<Ipv4Addr> {
+        let taken = |address: &Ipv4Addr| self.book.replicas.values().any(|other| other == address);
+        let free = |address: &Ipv4Addr| ports.iter().chain([&HEALTH_PORT]).all(|port| TcpListener::bind((*address, *port)).is_ok());
+        (0..=255u8)
+            .flat_map(|third| (1..=254u8).map(move |fourth| Ipv4Addr::new(127, 1, third, fourth)))
+            .find(|address| !taken(address) && free(address))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no free address in 127.1.0.0/16"))
+    }
+
+    fn save(&self) -> io::Result<()> {
+        let new = self.file.with_extension("json.new");
+        std::fs::write(&new, serde_json::to_vec_pretty(&self.book)?)?;
+        std::fs::rename(new, &self.file)
+    }
+}
+
+/// The port that a listener gets where it can: privileged ones are moved up, 80 to 8080, 443 to 8443.
+pub fn preferred_port(public_port: u16) -> u16 {
+    match public_port {
+        port if port < 1024 => port + 8000,
+        port => port,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_address_is_the_same_after_a_restart() {
+        let state = tempfile::tempdir().unwrap();
+        let mut addresses = Addresses::open(state.path());
+        let first = (addresses.listener("edge/http", 0).unwrap(), addresses.replica("edge-0", &[8080]).unwrap());
+        let mut again = Addresses::open(state.path());
+        assert_eq!((again.listener("edge/http", 0).unwrap(), again.replica("edge-0", &[8080]).unwrap()), first);
+    }
+
+    #[test]
+    fn a_preferred_port_that_is_in_use_is_left_to_its_user() {
+        let state = tempfile::tempdir().unwrap();
+        let user = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = user.local_addr().unwrap().port();
+        assert_ne!(Addresses::open(state.path()).listener("edge/http", port).unwrap().port(), port);
+    }
+
+    #[test]
+    fn a_replica_is_not_put_where_one_of_its_ports_is_in_use() {
+        let state = tempfile::tempdir().unwrap();
+        let first = Addresses::open(state.path()).replica("edge-0", &[18_080]).unwrap();
+        let _user = TcpListener::bind((first, 18_080)).unwrap();
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(Addresses::open(other.path()).replica("edge-0", &[18_080]).unwrap(), first);
+    }
+
+    #[test]
+    fn two_purposes_never_share_an_address() {
+        let state = tempfile::tempdir().unwrap();
+        let mut addresses = Addresses::open(state.path());
+        let given: std::collections::BTreeSet<_> = (0..50).map(|n| addresses.replica(&n.to_string(), &[]).unwrap()).collect();
+        assert_eq!(given.len(), 50);
+    }
+
+    #[test]
+    fn privileged_ports_are_moved_up() {
+        assert_eq!([80, 443, 81, 9000].map(preferred_port), [8080, 8443, 8081, 9000]);
+    }
+}

@@ -1,0 +1,97 @@
+//! Echo servers for Services that have no endpoints, and the endpoint slices that lead to them.
+
+use super::echo::Echo;
+use crate::api::{AddressType, Endpoint, EndpointPort, EndpointSlice, Meta, Service, ServiceKind, ServicePort};
+use crate::report::{Kind, ObjectRef};
+use crate::world::{Object, World};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Pods that each echoing Service pretends to have.
+const PODS: usize = 2;
+
+/// What the names of their slices end with. Nobody else names one so.
+const SUFFIX: &str = ".echo.haproxy-fleet.dev";
+
+/// The echo servers that run, by Service.
+#[derive(Debug, Default)]
+pub(super) struct Echoes {
+    running: BTreeMap<(Arc<str>, Arc<str>), Vec<Echo>>,
+}
+
+/// What to change in the world so that it holds the slices of the echo servers.
+#[derive(Debug, Default)]
+pub(super) struct EchoDelta {
+    /// Slices to put in.
+    pub set: Vec<Object>,
+    /// Slices to take out.
+    pub removed: Vec<ObjectRef>,
+}
+
+impl Echoes {
+    /// Starts servers for Services that have no endpoint slices, and ends those of Services that have
+    /// got real ones or are gone.
+    pub(super) async fn follow(&mut self, world: &World) -> io::Result<EchoDelta> {
+        let mut delta = EchoDelta::default();
+        let wanted: BTreeMap<(Arc<str>, Arc<str>), Arc<Service>> = world
+            .services()
+            .filter(|service| !matches!(service.kind, ServiceKind::ExternalName { .. }) && !has_real_endpoints(world, service))
+            .map(|service| ((service.meta.namespace.clone(), service.meta.name.clone()), service.clone()))
+            .collect();
+        let ended: Vec<_> = self.running.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
+        for key in ended {
+            self.running.remove(&key);
+            let slices = world.endpoint_slices_of(&key.0, &key.1).filter(|slice| is_echo(slice));
+            delta.removed.extend(slices.map(|slice| reference(&slice.meta.namespace, &slice.meta.name)));
+        }
+        for (key, service) in wanted {
+            if !self.running.contains_key(&key) {
+                let (echoes, slices) = start(&service).await?;
+                self.running.insert(key, echoes);
+                delta.set.extend(slices);
+            }
+        }
+        Ok(delta)
+    }
+}
+
+fn has_real_endpoints(world: &World, service: &Service) -> bool {
+    world.endpoint_slices_of(&service.meta.namespace, &service.meta.name).any(|slice| !is_echo(slice))
+}
+
+fn is_echo(slice: &EndpointSlice) -> bool {
+    slice.meta.name.ends_with(SUFFIX)
+}
+
+fn reference(namespace: &Arc<str>, name: &str) -> ObjectRef {
+    ObjectRef::new(Kind::EndpointSlice, namespace.clone(), name)
+}
+
+async fn start(service: &Service) -> io::Result<(Vec<Echo>, Vec<Object>)> {
+    let (mut echoes, mut slices) = (Vec::new(), Vec::new());
+    for port in &service.ports {
+        let name = port.name.as_deref().unwrap_or_default();
+        let echo = Echo::start(&service.meta.namespace, &service.meta.name, name, PODS).await?;
+        for (pod, address) in echo.addresses().iter().enumerate() {
+            slices.push(Object::EndpointSlice(Arc::new(slice(service, port, pod, *address))));
+        }
+        echoes.push(echo);
+    }
+    Ok((echoes, slices))
+}
+
+/// One slice for one address: every server has a port of its own.
+fn slice(service: &Service, port: &ServicePort, pod: usize, address: SocketAddr) -> EndpointSlice {
+    let name = format!("{}-{}-{pod}{SUFFIX}", service.meta.name, port.port);
+    let addresses = Box::new([address.ip()]);
+    let endpoint = Endpoint { addresses, ready: Some(true), serving: None, terminating: None, zone: None, target: None };
+    EndpointSlice {
+        meta: Meta::named(service.meta.namespace.clone(), name),
+        service: Some(service.meta.name.clone()),
+        address_type: AddressType::V4,
+        ports: Box::new([EndpointPort { name: port.name.clone(), port: Some(address.port()), protocol: port.protocol }]),
+        endpoints: Box::new([endpoint]),
+    }
+}

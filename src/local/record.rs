@@ -1,0 +1,125 @@
+//! What is remembered of a fleet over a restart: enough to serve its last good state before any manifest is read.
+
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::model::FleetId;
+use crate::status::json::Protocol;
+
+/// A fleet as it was last served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Number of the last bundle. Written before the bundle is used, so that no number is given twice.
+    pub generation: u64,
+    /// Number of the last change of sections, backends or routing maps.
+    pub revision: u64,
+    /// The release line that its replicas run, such as `3.4`.
+    pub line: String,
+    /// Its listeners.
+    pub listeners: Vec<ListenerRecord>,
+    /// Its replicas.
+    pub replicas: Vec<ReplicaRecord>,
+}
+
+/// A listener of a fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ListenerRecord {
+    /// Its name.
+    pub name: String,
+    /// What is spoken on it.
+    pub protocol: Protocol,
+    /// The port that clients would use in a cluster.
+    pub public_port: u16,
+    /// The port of the replicas.
+    pub pod_port: u16,
+}
+
+/// A replica of a fleet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct ReplicaRecord {
+    /// Its name.
+    pub name: String,
+    /// Its zone.
+    pub zone: Option<String>,
+}
+
+/// Where the fleet `id` keeps its things below the state directory.
+pub(super) fn directory(state: &Path, id: &FleetId) -> PathBuf {
+    state.join("fleets").join(&*id.namespace).join(&*id.name)
+}
+
+fn file(state: &Path, id: &FleetId) -> PathBuf {
+    directory(state, id).join("fleet.json")
+}
+
+impl Record {
+    /// Writes it, whole or not at all.
+    pub(super) fn save(&self, state: &Path, id: &FleetId) -> io::Result<()> {
+        let file = file(state, id);
+        std::fs::create_dir_all(directory(state, id))?;
+        let new = file.with_extension("json.new");
+        std::fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        std::fs::rename(new, file)
+    }
+}
+
+/// The fleets that were served last, in order. A record that cannot be read is passed over: its fleet then
+/// starts from the manifests alone.
+pub(super) fn load(state: &Path) -> Vec<(FleetId, Record)> {
+    let mut found = Vec::new();
+    for namespace in names(&state.join("fleets")) {
+        for name in names(&state.join("fleets").join(&namespace)) {
+            let id = FleetId { namespace: namespace.as_str().into(), name: name.as_str().into() };
+            let record = std::fs::read(file(state, &id)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            found.extend(record.map(|record| (id, record)));
+        }
+    }
+    found
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// Forgets the fleet `id` with everything it kept.
+pub(super) fn forget(state: &Path, id: &FleetId) -> io::Result<()> {
+    std::fs::remove_dir_all(directory(state, id))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn fleet() -> FleetId {
+        FleetId { namespace: "infra".into(), name: "edge".into() }
+    }
+
+    #[test]
+    fn a_fleet_is_found_again_after_a_restart() {
+        let state = tempfile::tempdir().unwrap();
+        let record = Record { generation: 7, revision: 3, line: "3.4".into(), ..Record::default() };
+        record.save(state.path(), &fleet()).unwrap();
+        assert_eq!(load(state.path()), [(fleet(), record)]);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_passed_over() {
+        let state = tempfile::tempdir().unwrap();
+        Record::default().save(state.path(), &fleet()).unwrap();
+        std::fs::write(file(state.path(), &fleet()), "{").unwrap();
+        assert_eq!(load(state.path()), []);
+    }
+
+    #[test]
+    fn a_forgotten_fleet_is_not_found() {
+        let state = tempfile::tempdir().unwrap();
+        Record::default().save(state.path(), &fleet()).unwrap();
+        forget(state.path(), &fleet()).unwrap();
+        assert_eq!(load(state.path()), []);
+    }
+}

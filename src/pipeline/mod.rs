@@ -1,0 +1,212 @@
+//! World → models → bundles: the same composition in `local`, in the offline commands and in tests.
+//!
+//! Pure: objects go in, changes of bundles come out. What it costs follows the change: each stage is told
+//! what the one before touched.
+
+mod unserved;
+
+use crate::api::{HaproxyLine, IngressDeployment};
+use crate::haproxy::bundle::{Bundle, Change};
+use crate::haproxy::render::{self, Renderer};
+use crate::haproxy::version::Capabilities;
+use crate::model::{FleetId, Model, Touched};
+use crate::report::{Diagnostic, Kind, ObjectRef, codes};
+use crate::translate::{self, Translator};
+use crate::world::{Changed, Object, World};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use unserved::Unserved;
+
+/// What the world outside says about the work: which HAProxy a fleet runs, what its pods may reach.
+pub struct Options {
+    /// What the HAProxy of a fleet that asks for this release line can do.
+    pub capabilities: Box<dyn Fn(HaproxyLine) -> Capabilities + Send + Sync>,
+    /// For translation.
+    pub translate: translate::Options,
+    /// For rendering.
+    pub render: render::Options,
+}
+
+/// What a change of the world means for one fleet.
+#[derive(Debug)]
+pub struct FleetUpdate {
+    /// Which.
+    pub fleet: FleetId,
+    /// What becomes of it.
+    pub change: FleetChange,
+}
+
+/// What becomes of a fleet.
+#[derive(Debug)]
+pub enum FleetChange {
+    /// It exists; these resources of its bundle differ from before (none, if only its own spec or its
+    /// findings changed).
+    Bundle(Vec<Change>),
+    /// It is gone.
+    Removed,
+}
+
+/// One fleet's part of the pipeline.
+struct Fleet {
+    line: HaproxyLine,
+    translator: Translator,
+    renderer: Renderer,
+}
+
+/// The pipeline.
+pub struct Pipeline {
+    options: Options,
+    world: World,
+    fleets: BTreeMap<FleetId, Fleet>,
+    refused_fleets: Vec<Diagnostic>,
+    unserved: Unserved,
+}
+
+impl Pipeline {
+    /// An empty world.
+    pub fn new(options: Options) -> Self {
+        Self { options, world: World::default(), fleets: BTreeMap::new(), refused_fleets: Vec::new(), unserved: Unserved::default() }
+    }
+
+    /// All objects.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The fleets that are served.
+    pub fn fleets(&self) -> impl Iterator<Item = &FleetId> {
+        self.fleets.keys()
+    }
+
+    /// The `IngressDeployment` of a fleet that is served.
+    pub fn deployment(&self, fleet: &FleetId) -> Option<&Arc<IngressDeployment>> {
+        self.fleets.get(fleet)?;
+        self.world.ingress_deployment(&fleet.namespace, &fleet.name)
+    }
+
+    /// The bundle of a fleet.
+    pub fn bundle(&self, fleet: &FleetId) -> Option<&Bundle> {
+        self.fleets.get(fleet).map(|fleet| fleet.renderer.bundle())
+    }
+
+    /// The model of a fleet.
+    pub fn model(&self, fleet: &FleetId) -> Option<&Model> {
+        self.fleets.get(fleet).map(|fleet| fleet.translator.model())
+    }
+
+    /// All findings, each once, in order.
+    pub fn diagnostics(&self) -> BTreeSet<&Diagnostic> {
+        let of_fleets = self.fleets.values().flat_map(|fleet| fleet.translator.diagnostics().chain(fleet.renderer.findings()));
+        of_fleets.chain(&self.refused_fleets).chain(self.unserved.diagnostics()).collect()
+    }
+
+    /// The findings of one fleet.
+    pub fn fleet_diagnostics(&self, fleet: &FleetId) -> BTreeSet<&Diagnostic> {
+        let fleets = self.fleets.get(fleet).into_iter();
+        fleets.flat_map(|fleet| fleet.translator.diagnostics().chain(fleet.renderer.findings())).collect()
+    }
+
+    /// Takes in what changed outside, and says what that means for each fleet it touches.
+    pub fn apply(&mut self, set: impl IntoIterator<Item = Object>, removed: &[ObjectRef]) -> Vec<FleetUpdate> {
+        let mut changed: Vec<Changed> = removed.iter().filter_map(|object| self.world.remove(object)).collect();
+        changed.extend(set.into_iter().filter_map(|object| self.world.set(object)));
+        if changed.is_empty() {
+            return Vec::new();
+        }
+        let fleets_changed = changed.iter().any(|change| change.object.kind == Kind::IngressDeployment);
+        let mut updates = if fleets_changed { self.admit_fleets() } else { Vec::new() };
+        for (id, fleet) in &mut self.fleets {
+            let touched = fleet.translator.update(&self.world, &changed);
+            let mut changes = fleet.renderer.update(fleet.translator.model(), &touched);
+            let own = changed.iter().find(|change| is_fleet(&change.object, id));
+            if own.is_some() {
+                changes = fleet.follow_line(id, &self.world, &self.options, changes);
+            }
+            if !changes.is_empty() || own.is_some() {
+                updates.push(FleetUpdate { fleet: id.clone(), change: FleetChange::Bundle(changes) });
+            }
+        }
+        self.unserved.update(&self.world, self.fleets.keys(), &changed, fleets_changed);
+        updates
+    }
+
+    /// Starts and ends fleets after their `IngressDeployment`s. A class belongs to the oldest that asks for
+    /// it; a younger one is told and never touches what the older one serves.
+    fn admit_fleets(&mut self) -> Vec<FleetUpdate> {
+        let mut wanted: Vec<&Arc<IngressDeployment>> = self.world.ingress_deployments().collect();
+        wanted.sort_by(|a, b| a.meta.older_first(&b.meta));
+        let mut owners: BTreeMap<&str, &Arc<IngressDeployment>> = BTreeMap::new();
+        self.refused_fleets.clear();
+        for deployment in wanted {
+            match owners.get(deployment.spec.ingress_class_name.as_str()) {
+                Some(owner) => self.refused_fleets.push(class_taken(deployment, owner)),
+                None => {
+                    owners.insert(&deployment.spec.ingress_class_name, deployment);
+                }
+            }
+        }
+        let admitted: BTreeMap<FleetId, HaproxyLine> =
+            owners.values().map(|deployment| (fleet_id(deployment), deployment.spec.haproxy_version)).collect();
+        let gone: Vec<FleetId> = self.fleets.keys().filter(|id| !admitted.contains_key(id)).cloned().collect();
+        for id in &gone {
+            self.fleets.remove(id);
+        }
+        for (id, line) in admitted {
+            self.fleets.entry(id.clone()).or_insert_with(|| Fleet::new(&id, line, &self.options));
+        }
+        gone.into_iter().map(|fleet| FleetUpdate { fleet, change: FleetChange::Removed }).collect()
+    }
+}
+
+impl Fleet {
+    fn new(id: &FleetId, line: HaproxyLine, options: &Options) -> Self {
+        Self {
+            line,
+            translator: Translator::new(id.clone(), options.translate.clone()),
+            renderer: Renderer::with_options(id.clone(), (options.capabilities)(line), options.render.clone()),
+        }
+    }
+
+    /// Renders everything anew where the fleet now runs another release line: `changes` are those that
+    /// lead to the old one's bundle.
+    fn follow_line(&mut self, id: &FleetId, world: &World, options: &Options, changes: Vec<Change>) -> Vec<Change> {
+        let Some(deployment) = world.ingress_deployment(&id.namespace, &id.name) else { return changes };
+        let line = deployment.spec.haproxy_version;
+        if line == self.line {
+            return changes;
+        }
+        let mut before = self.renderer.bundle().clone();
+        let undo: Vec<Change> =
+            changes.into_iter().map(|change| Change { key: change.key, before: change.after, after: change.before }).collect();
+        before.apply(&undo);
+        self.line = line;
+        self.renderer = Renderer::with_options(id.clone(), (options.capabilities)(line), options.render.clone());
+        let model = self.translator.model();
+        self.renderer.update(model, &Touched::all(model));
+        before.diff(self.renderer.bundle())
+    }
+}
+
+/// The fleet that an `IngressDeployment` declares.
+pub fn fleet_id(deployment: &IngressDeployment) -> FleetId {
+    FleetId { namespace: deployment.meta.namespace.clone(), name: deployment.meta.name.clone() }
+}
+
+fn is_fleet(object: &ObjectRef, fleet: &FleetId) -> bool {
+    object.kind == Kind::IngressDeployment && object.namespace == fleet.namespace && object.name == fleet.name
+}
+
+fn class_taken(deployment: &IngressDeployment, owner: &IngressDeployment) -> Diagnostic {
+    let object = ObjectRef::new(Kind::IngressDeployment, deployment.meta.namespace.clone(), deployment.meta.name.clone());
+    Diagnostic::error(
+        &object,
+        "spec.ingressClassName",
+        codes::CONFLICT,
+        format!(
+            "the class {:?} belongs to the older IngressDeployment {}, so this one serves nothing",
+            deployment.spec.ingress_class_name,
+            fleet_id(owner)
+        ),
+        "choose another class, or delete one of the two",
+    )
+}

@@ -1,0 +1,73 @@
+//! Ingresses that no fleet takes: the question that no single fleet can answer.
+
+use crate::api::{ANNOTATION_INGRESS_CLASS, Ingress};
+use crate::model::FleetId;
+use crate::report::{Diagnostic, Kind, ObjectRef, codes};
+use crate::world::{Changed, World};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Findings about Ingresses that no fleet takes, kept up with the world.
+#[derive(Debug, Default)]
+pub(super) struct Unserved {
+    classes: BTreeSet<Box<str>>,
+    default_class: bool,
+    findings: BTreeMap<ObjectRef, Diagnostic>,
+}
+
+impl Unserved {
+    /// The findings, by object.
+    pub(super) fn diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.findings.values()
+    }
+
+    /// Looks at the Ingresses that changed, or at all when the classes did.
+    pub(super) fn update<'a>(
+        &mut self,
+        world: &World,
+        fleets: impl Iterator<Item = &'a FleetId>,
+        changed: &[Changed],
+        fleets_changed: bool,
+    ) {
+        let classes_changed = changed.iter().any(|change| change.object.kind == Kind::IngressClass);
+        if fleets_changed || classes_changed {
+            self.read_classes(world, fleets);
+            self.findings.clear();
+            for ingress in world.ingresses() {
+                self.look_at(ingress);
+            }
+            return;
+        }
+        for object in changed.iter().map(|change| &change.object).filter(|object| object.kind == Kind::Ingress) {
+            self.findings.remove(object);
+            if let Some(ingress) = world.ingress(&object.namespace, &object.name) {
+                self.look_at(ingress);
+            }
+        }
+    }
+
+    fn read_classes<'a>(&mut self, world: &World, fleets: impl Iterator<Item = &'a FleetId>) {
+        let deployments = fleets.filter_map(|fleet| world.ingress_deployment(&fleet.namespace, &fleet.name));
+        self.classes = deployments.map(|deployment| deployment.spec.ingress_class_name.as_str().into()).collect();
+        self.default_class = self.classes.iter().any(|class| world.ingress_class(class).is_some_and(|class| class.is_default()));
+    }
+
+    fn look_at(&mut self, ingress: &Arc<Ingress>) {
+        let class = ingress.meta.annotations.get(ANNOTATION_INGRESS_CLASS).or(ingress.class.as_deref());
+        let message = match class {
+            Some(class) if self.classes.contains(class) => return,
+            Some(class) => format!("no fleet has the class {class:?}, so this Ingress is left to others"),
+            None if self.default_class => return,
+            None => "it names no class and no fleet has the default class, so this Ingress is left to others".to_owned(),
+        };
+        let known: Vec<&str> = self.classes.iter().map(AsRef::as_ref).collect();
+        let help = if known.is_empty() {
+            "create an IngressDeployment with that class".to_owned()
+        } else {
+            format!("if a fleet is to serve it, set spec.ingressClassName to one of: {}", known.join(", "))
+        };
+        let object = ObjectRef::new(Kind::Ingress, ingress.meta.namespace.clone(), ingress.meta.name.clone());
+        let finding = Diagnostic::info(&object, "spec.ingressClassName", codes::NOT_FOUND, message, help);
+        self.findings.insert(object, finding);
+    }
+}
