@@ -92,7 +92,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node<'_>>, SyntaxError> {
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| scan_error(&error))?;
         match event {
-            Event::StreamStart | Event::StreamEnd | Event::DocumentStart(..) | Event::DocumentEnd => {}
+            Event::StreamStart | Event::StreamEnd | Event::DocumentStart(..) | Event::DocumentEnd | Event::Comment(..) => {}
             event => documents.push(builder.node(&mut parser, event, span, 0)?),
         }
     }
@@ -192,10 +192,13 @@ impl<'a> Builder<'a> {
     }
 
     fn next(parser: &mut StrParser<'a>, span: Span) -> Result<(Event<'a>, Span), SyntaxError> {
-        match parser.next_event() {
-            Some(Ok(event)) => Ok(event),
-            Some(Err(error)) => Err(scan_error(&error)),
-            None => Err(at(span, "The document is not complete.")),
+        loop {
+            match parser.next_event() {
+                Some(Ok((Event::Comment(..), _))) => {}
+                Some(Ok(event)) => return Ok(event),
+                Some(Err(error)) => return Err(scan_error(&error)),
+                None => return Err(at(span, "The document is not complete.")),
+            }
         }
     }
 }
@@ -221,4 +224,18 @@ fn offset(marker: &serde_saphyr::granit_parser::Marker) -> usize {
 
 fn at(span: Span, message: &str) -> SyntaxError {
     SyntaxError { line: narrow(span.start.line()).max(1), column: narrow(span.start.col()) + 1, message: message.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn comments_may_stand_wherever_yaml_lets_them() {
+        let text = "# first\na: # at a key\n  # before an item\n  - [b] # after an item\n# between\nc: {d: e} # last\n# end\n";
+        let documents = parse(text).unwrap();
+        let keys = |key: &str| documents.first().and_then(|node| node.get(key)).is_some();
+        assert_eq!((documents.len(), keys("a"), keys("c")), (1, true, true));
+    }
 }
