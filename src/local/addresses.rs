@@ -31,8 +31,8 @@ impl Addresses {
         Self { file, book }
     }
 
-    /// The stable address of a listener: the remembered one, else 127.0.0.1 with the `preferred` port if
-    /// that is free, else with a free port.
+    /// The stable address of a listener: the remembered one, else 127.0.0.1 with the `preferred` port (0: none)
+    /// if that is free, else with a free port.
     pub fn listener(&mut self, purpose: &str, preferred: u16) -> io::Result<SocketAddr> {
         if let Some(address) = self.book.listeners.get(purpose) {
             return Ok(*address);
@@ -66,7 +66,7 @@ impl Addresses {
     fn free_listener(&self, preferred: u16) -> io::Result<SocketAddr> {
         let taken = |address: &SocketAddr| self.book.listeners.values().any(|other| other == address);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, preferred));
-        if !taken(&address) && TcpListener::bind(address).is_ok() {
+        if preferred != 0 && !taken(&address) && TcpListener::bind(address).is_ok() {
             return Ok(address);
         }
         loop {
@@ -113,6 +113,12 @@ mod tests {
         let first = (addresses.listener("edge/http", 0).unwrap(), addresses.replica("edge-0", &[8080]).unwrap());
         let mut again = Addresses::open(state.path());
         assert_eq!((again.listener("edge/http", 0).unwrap(), again.replica("edge-0", &[8080]).unwrap()), first);
+    }
+
+    #[test]
+    fn without_a_preferred_port_a_free_one_is_taken() {
+        let state = tempfile::tempdir().unwrap();
+        assert_ne!(Addresses::open(state.path()).listener("edge/health", 0).unwrap().port(), 0);
     }
 
     #[test]
