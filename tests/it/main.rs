@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod models;
+mod policies;
+mod render;
 mod running;
 mod support;
 mod traffic;
