@@ -1,6 +1,8 @@
 //! Tests against real parts: one binary, one module per subject.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod allowed;
+mod injection;
 mod models;
 mod policies;
 mod render;
