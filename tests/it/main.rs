@@ -2,9 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod agent;
+mod allowed;
 mod arrows;
 mod command;
+mod injection;
 mod models;
+mod policies;
+mod render;
 mod rig;
 mod running;
 mod support;

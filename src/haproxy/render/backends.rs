@@ -19,6 +19,8 @@ pub(super) struct Backends {
     shapes: BTreeMap<Name, BTreeSet<BackendId>>,
     /// Who wants which shape, by namespace: what the limit is about.
     spaces: BTreeMap<Name, Space>,
+    /// Endpoints of each backend, and of all.
+    counted: BTreeMap<BackendId, usize>,
     endpoints: usize,
     unchecked: bool,
     default_shapes: BTreeSet<Name>,
@@ -33,7 +35,6 @@ struct Space {
 #[derive(Clone, Debug)]
 struct State {
     wanted: Name,
-    endpoints: usize,
     /// `None` where requests are answered with 503 instead.
     rendered: Option<Rendered>,
 }
@@ -65,7 +66,7 @@ impl Renderer {
         let all = self.count_endpoints(model, touched);
         let everyone: BTreeSet<BackendId>;
         let ids = if all {
-            everyone = model.backends.keys().chain(self.backends.states.keys()).cloned().collect();
+            everyone = touched.backends.iter().chain(self.backends.states.keys()).cloned().collect();
             &everyone
         } else {
             &touched.backends
@@ -98,7 +99,9 @@ impl Renderer {
                     };
                     self.render_backend(&id, backend, own);
                 }
-                None => self.remove_backend(&id),
+                None if ids.contains(&id) => self.remove_backend(&id),
+                // Gone, but nobody has said so yet.
+                None => {}
             }
             if self.backend_name(&id) != before {
                 renamed.insert(id);
@@ -116,8 +119,8 @@ impl Renderer {
     fn count_endpoints(&mut self, model: &Model, touched: &Touched) -> bool {
         for id in touched.backends.union(&touched.endpoints) {
             let now = model.backends.get(id).map_or(0, |backend| backend.endpoints.len());
-            let before = self.backends.states.get_mut(id).map_or(0, |state| std::mem::replace(&mut state.endpoints, now));
-            self.backends.endpoints = self.backends.endpoints + now - before;
+            let before = if now == 0 { self.backends.counted.remove(id) } else { self.backends.counted.insert(id.clone(), now) };
+            self.backends.endpoints = self.backends.endpoints + now - before.unwrap_or(0);
         }
         let unchecked = self.backends.endpoints > self.options.max_checked_servers;
         if unchecked == self.backends.unchecked {
@@ -231,7 +234,7 @@ impl Renderer {
         if let Some(old) = old {
             self.clear(id, &old, rendered.as_ref());
         }
-        let state = State { wanted, endpoints: backend.endpoints.len(), rendered };
+        let state = State { wanted, rendered };
         self.backends.states.insert(id.clone(), state);
         self.render_servers(id, backend);
         self.find(Subject::Backend(id.clone()), findings.into_iter().flatten().collect());
