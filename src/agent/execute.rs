@@ -132,11 +132,8 @@ pub(crate) fn is_line(line: &ListLine, entry: &ListEntry) -> bool {
 
 /// Runs steps that belong to no resource, for repairs; says what was refused.
 pub(crate) async fn repair(session: &mut Session, steps: &[Step], process: &mut Process, max_payload: usize) -> io::Result<Outcome> {
-    let take = |step: &Step| Take {
-        key: crate::haproxy::bundle::ResourceKey::Section("repair".into()),
-        after: None,
-        steps: vec![step.clone()],
-    };
+    let take =
+        |step: &Step| Take { key: crate::haproxy::bundle::ResourceKey::Section("repair".into()), after: None, steps: vec![step.clone()] };
     let takes: Vec<Take> = steps.iter().map(take).collect();
     execute(session, &takes, process, max_payload).await
 }

@@ -32,10 +32,7 @@ pub fn bind_variable(listener: &str) -> String {
 /// The files of `pod`. `relay` is the prefix of its internal sockets.
 pub fn files(pod: &Pod, relay: &str) -> PodFiles {
     let certificate = pem_lines(pod.default_certificate.expose());
-    BTreeMap::from([
-        ("00-pod.cfg".to_owned(), configuration(pod, relay).into_bytes()),
-        ("certs/_default.pem".to_owned(), certificate),
-    ])
+    BTreeMap::from([("00-pod.cfg".to_owned(), configuration(pod, relay).into_bytes()), ("certs/_default.pem".to_owned(), certificate)])
 }
 
 /// A HAProxy that answers nothing but its health check, and that with 503.
@@ -68,7 +65,11 @@ fn configuration(pod: &Pod, relay: &str) -> String {
 
 /// The addresses that the configuration text `after` binds and `before` does not.
 pub fn new_addresses(pod: &Pod, before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<SocketAddr> {
-    pod.binds.iter().filter(|(name, _)| after.contains(*name) && !before.contains(*name)).flat_map(|(_, addresses)| addresses.clone()).collect()
+    pod.binds
+        .iter()
+        .filter(|(name, _)| after.contains(*name) && !before.contains(*name))
+        .flat_map(|(_, addresses)| addresses.clone())
+        .collect()
 }
 
 /// The listeners of `pod` that `text` binds.

@@ -69,7 +69,8 @@ async fn sweep(
     }
     let servers = next_servers(&shared, after);
     let empty = empty_backends(&shared);
-    let mut commands: Vec<Command> = servers.iter().map(|(backend, name)| Command::plain(&format!("del server {backend}/{name}"))).collect();
+    let mut commands: Vec<Command> =
+        servers.iter().map(|(backend, name)| Command::plain(&format!("del server {backend}/{name}"))).collect();
     commands.extend(empty.iter().map(|name| Command::plain(&format!("del backend {name}"))));
     let answers = session.exchange(&commands).await?;
     let mut progress = false;

@@ -18,12 +18,11 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio::time::Instant;
 
 /// A worker has this long to load its configuration.
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Applier, watch::Receiver<Status>), StartError> {
-    let version = process::version(&settings.haproxy)
-        .await
-        .map_err(|source| StartError::Program { path: settings.haproxy.clone(), source })?;
+    let version =
+        process::version(&settings.haproxy).await.map_err(|source| StartError::Program { path: settings.haproxy.clone(), source })?;
     let at = |path: &Path| {
         let path = path.to_owned();
         move |source| StartError::Directory { path, source }
@@ -32,8 +31,7 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
     let relay = format!("fleet-{}", &id[..16]);
     std::fs::create_dir_all(&settings.sockets).map_err(at(&settings.sockets))?;
     let master = Master { socket: settings.sockets.join(format!("{}.sock", &id[..12])) };
-    let mut directory =
-        Directory::open(settings.directory.clone(), pod::files(&settings.pod, &relay)).map_err(at(&settings.directory))?;
+    let mut directory = Directory::open(settings.directory.clone(), pod::files(&settings.pod, &relay)).map_err(at(&settings.directory))?;
     directory.write_bootstrap(&pod::bootstrap(&settings.pod, &relay)).map_err(at(&settings.directory))?;
     if let Ok(left) = master.processes().await {
         let pids: Vec<u32> = left.master.into_iter().chain(left.worker).chain(left.old).collect();

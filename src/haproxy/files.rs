@@ -22,7 +22,7 @@ pub fn render_file(bundle: &Bundle, path: &str) -> RenderedFile {
     for resource in in_written_order(bundle, path) {
         let start = file.bytes.len();
         write_content(&mut file.bytes, resource);
-        let written = file.bytes[start..].iter().filter(|byte| **byte == b'\n').count();
+        let written = file.bytes[start..].split(|byte| *byte == b'\n').count() - 1;
         file.lines.push((line, resource.key.clone()));
         line += u32::try_from(written).unwrap_or(u32::MAX);
     }
@@ -194,7 +194,6 @@ pub fn culprits<'a>(bundle: &'a Bundle, complaint: &Complaint) -> Vec<&'a Arc<Re
     found
 }
 
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -203,8 +202,7 @@ mod tests {
     use crate::report::PrivateBytes;
 
     fn put(bundle: &mut Bundle, key: ResourceKey, content: Content) {
-        let resource = Resource::new(key.clone(), content, Arc::new([]));
-        bundle.set(&key, Some(resource));
+        bundle.set(&key.clone(), Some(Resource::new(key, content, Arc::new([]))));
     }
 
     fn server(name: &str) -> Server {
@@ -231,7 +229,8 @@ mod tests {
         // names that fall into one shard
         let names: Vec<String> = (0..1000).map(|n| format!("b{n}")).collect();
         let shard = file_of(&ResourceKey::Backend("b0".into()));
-        let names: Vec<&String> = names.iter().filter(|name| file_of(&ResourceKey::Backend(name.as_str().into())) == shard).take(2).collect();
+        let names: Vec<&String> =
+            names.iter().filter(|name| file_of(&ResourceKey::Backend(name.as_str().into())) == shard).take(2).collect();
         let mut bundle = Bundle::default();
         for name in &names {
             backend(&mut bundle, name, vec![server("s1"), server("s2")]);

@@ -92,13 +92,7 @@ pub struct Target<'a> {
 }
 
 /// Plans the way from `accepted` (what the files hold) and `process` to `target` for the resources `keys`.
-pub fn plan(
-    accepted: &Bundle,
-    process: &Process,
-    target: Target<'_>,
-    keys: &BTreeSet<ResourceKey>,
-    capabilities: &Capabilities,
-) -> Plan {
+pub fn plan(accepted: &Bundle, process: &Process, target: Target<'_>, keys: &BTreeSet<ResourceKey>, capabilities: &Capabilities) -> Plan {
     let frontends_aside = target.aside.iter().any(is_skeleton);
     let mut planner = Planner {
         accepted,
@@ -145,7 +139,11 @@ pub fn reload_target(accepted: &Bundle, target: Target<'_>, keys: &BTreeSet<Reso
     }
     let takes = planner.finish().takes;
     let differs = |take: &Take| accepted.get(&take.key).map(|r| r.hash()) != take.after.as_ref().map(|r| r.hash());
-    takes.into_iter().filter(differs).map(|take| Change { before: accepted.get(&take.key).cloned(), key: take.key, after: take.after }).collect()
+    takes
+        .into_iter()
+        .filter(differs)
+        .map(|take| Change { before: accepted.get(&take.key).cloned(), key: take.key, after: take.after })
+        .collect()
 }
 
 /// Says of each of `changes` how it comes into a HAProxy that runs `before`.

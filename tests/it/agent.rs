@@ -176,7 +176,7 @@ async fn certificates_come_change_and_go_live_and_a_bad_one_is_refused_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_bundle_again_sends_no_command() {
-    for (version, haproxy) in haproxies() {
+    for (_, haproxy) in haproxies() {
         let a = Origin::start("a").await;
         let mut rig = Rig::start(haproxy, one(&a)).await;
         let before = rig.status();
@@ -196,7 +196,7 @@ async fn the_same_bundle_again_sends_no_command() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reloads_under_traffic_lose_nothing() {
-    for (version, haproxy) in haproxies() {
+    for (_, haproxy) in haproxies() {
         let a = Origin::start("a").await;
         let mut rig = Rig::start(haproxy, one(&a)).await;
         let stop = Arc::new(AtomicBool::new(false));
@@ -254,7 +254,7 @@ async fn idle_clients_of_an_old_worker_reach_endpoints_that_came_after_the_reloa
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_haproxy_refuses_is_set_aside_by_name_and_the_rest_is_applied() {
-    for (version, haproxy) in haproxies() {
+    for (_, haproxy) in haproxies() {
         let (a, b) = (Origin::start("a").await, Origin::start("b").await);
         let mut bundle = one(&a);
         private(&mut bundle, "own", "    http-request set-header x-a b\n", &[a.address]);
@@ -437,7 +437,7 @@ async fn a_drain_lets_connections_end_and_stops_at_its_deadline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_in_use_stops_a_reload_before_haproxy_pauses() {
-    for (version, haproxy) in haproxies() {
+    for (_, haproxy) in haproxies() {
         let a = Origin::start("a").await;
         let mut rig = Rig::bare(haproxy).await;
         let taken = tokio::net::TcpListener::bind(rig.https).await.unwrap();

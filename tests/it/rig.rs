@@ -102,8 +102,7 @@ pub fn without_backend(bundle: &mut Bundle, name: &str) {
 }
 
 pub fn map(bundle: &mut Bundle, map: &str, owner: &str, entries: &[(&str, &str)]) {
-    let mut entries: Vec<MapEntry> =
-        entries.iter().map(|(key, value)| MapEntry { key: (*key).into(), value: (*value).into() }).collect();
+    let mut entries: Vec<MapEntry> = entries.iter().map(|(key, value)| MapEntry { key: (*key).into(), value: (*value).into() }).collect();
     entries.sort();
     put(bundle, ResourceKey::MapEntries { map: map.into(), owner: owner.into() }, Content::MapEntries(entries), owner);
 }
@@ -197,7 +196,7 @@ impl Rig {
             sockets: directory.path().join("run"),
             pod,
             reload_interval: Duration::ZERO,
-            drift_interval: Duration::from_hours(1),
+            drift_interval: Duration::from_secs(3600),
             launcher: None,
         };
         let agent = Agent::start(settings.clone()).await.unwrap();

@@ -105,10 +105,7 @@ pub fn commands(step: &Step, max_payload: usize) -> Vec<Command> {
         Step::ReturnServer { backend, server } => {
             let name = format!("{backend}/{}", server.name);
             let weight = effective_weight(server);
-            vec![
-                Command::silent(&format!("set server {name} weight {weight}")),
-                Command::silent(&format!("set server {name} state ready")),
-            ]
+            vec![Command::silent(&format!("set server {name} weight {weight}")), Command::silent(&format!("set server {name} state ready"))]
         }
         Step::SetWeight { backend, server } => {
             vec![Command::silent(&format!("set server {backend}/{} weight {}", server.name, effective_weight(server)))]
