@@ -3,13 +3,14 @@
 
 use super::apply::{Applier, Base, Shared};
 use super::execute::{is_line, repair};
-use super::runtime::{Command, Session, list_lines, map_entries, names, server_states};
+use super::runtime::{Command, ServerState, Session, list_lines, map_entries, names, server_states};
 use crate::haproxy::bundle::{Bundle, Content, ListEntry, MapEntry, Name, ResourceKey, Server};
 use crate::haproxy::files::effective_weight;
 use crate::haproxy::plan::Step;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 /// What is not as it should be.
 #[derive(Default)]
@@ -44,21 +45,69 @@ impl Applier {
         if let Some(worker) = processes.worker.filter(|worker| *worker != self.worker) {
             tracing::warn!(worker, "somebody else reloaded HAProxy");
             drifted += 1;
+            // until it answers, it is still loading: it is seen again at the next look
+            let session = Session::open(&self.master.socket, worker, Duration::from_secs(1)).await?;
             self.worker = worker;
             self.workers = processes.old.iter().copied().chain([worker]).collect();
-            self.session = None;
+            self.session = Some(session);
             self.look_inside().await?;
             self.relay(&processes.old).await;
+        }
+        let mut missing = Vec::new();
+        // a slice at a time: what is delivered meanwhile comes first
+        let mut after = None;
+        while let Some(slice) = self.next_slice(&mut after) {
+            drifted += self.check(Part::Servers(slice), &mut missing).await?;
+            self.absorb_if_any().await;
+        }
+        let maps: Vec<Name> = self.shared.lock().await.process.maps.iter().cloned().collect();
+        for map in maps {
+            drifted += self.check(Part::Map(map), &mut missing).await?;
+            self.absorb_if_any().await;
+        }
+        drifted += self.check(Part::Certificates, &mut missing).await?;
+        if missing.is_empty() {
+            self.reap.notify_one();
+            return Ok(drifted);
+        }
+        for key in missing {
+            self.forced.insert(key.clone(), "it vanished from the running process".to_owned());
+            self.waiting.insert(key);
+        }
+        self.reasons = vec!["the running process is not as it should be".to_owned()];
+        self.reload().await;
+        Ok(drifted)
+    }
+
+    async fn absorb_if_any(&mut self) {
+        if !self.inbox.is_empty() {
+            self.absorb().await;
+        }
+    }
+
+    /// The next backends, in order.
+    fn next_slice(&self, after: &mut Option<Name>) -> Option<Vec<Name>> {
+        let backends = self.accepted.backends_after(after.as_ref());
+        let slice: Vec<Name> = backends.take(SLICE).cloned().collect();
+        *after = slice.last().cloned();
+        after.is_some().then_some(slice)
+    }
+
+    /// Checks one part and repairs it; `missing` gets what only a reload brings back.
+    async fn check(&mut self, part: Part, missing: &mut Vec<ResourceKey>) -> io::Result<usize> {
+        if self.base != Base::Accepted {
+            return Ok(0);
         }
         self.connect().await?;
         let shared = self.shared.clone();
         let mut shared = shared.lock().await;
         let Some(session) = &mut self.session else { return Err(io::ErrorKind::NotConnected.into()) };
         let mut found = Found::default();
-        servers(session, &self.accepted, &shared, &mut found).await?;
-        maps(session, &self.accepted, &shared, &mut found).await?;
-        certificates(session, &self.accepted, &shared, &mut found).await?;
-        drifted += found.repairs.len() + found.missing.len();
+        match part {
+            Part::Servers(backends) => servers(session, &self.accepted, &shared, &backends, &mut found).await?,
+            Part::Map(name) => map(session, &self.accepted, &name, &mut found).await?,
+            Part::Certificates => certificates(session, &self.accepted, &shared, &mut found).await?,
+        }
         for step in &found.repairs {
             tracing::warn!(?step, "HAProxy is not as it should be");
         }
@@ -67,60 +116,62 @@ impl Applier {
         self.count(outcome.commands);
         for failure in &outcome.failed {
             tracing::error!(failure.message, "a repair failed");
+            missing.push(ResourceKey::Section("repair".into()));
         }
-        let mut again = found.missing;
-        if !outcome.failed.is_empty() {
-            again.push(ResourceKey::Section("repair".into()));
-        }
-        if again.is_empty() {
-            self.reap.notify_one();
-            return Ok(drifted);
-        }
-        for key in again {
-            self.forced.insert(key.clone(), "it vanished from the running process".to_owned());
-            self.waiting.insert(key);
-        }
-        self.reasons = vec!["the running process is not as it should be".to_owned()];
-        self.reload().await;
-        Ok(drifted)
+        missing.extend(found.missing.iter().cloned());
+        Ok(found.repairs.len() + found.missing.len())
     }
 }
 
-async fn servers(session: &mut Session, accepted: &Bundle, shared: &Shared, found: &mut Found) -> io::Result<()> {
-    let questions = [Command::plain("show servers state"), Command::plain("show backend")];
+/// Backends in one look.
+const SLICE: usize = 64;
+
+enum Part {
+    Servers(Vec<Name>),
+    Map(Name),
+    Certificates,
+}
+
+async fn servers(session: &mut Session, accepted: &Bundle, shared: &Shared, backends: &[Name], found: &mut Found) -> io::Result<()> {
+    let questions: Vec<Command> = backends.iter().map(|name| Command::plain(&format!("show servers state {name}"))).collect();
     let answers = session.exchange(&questions).await?;
-    let backends: BTreeSet<&str> = answers[1].lines().collect();
-    let mut actual: BTreeMap<(&str, &str), _> =
-        server_states(&answers[0]).into_iter().map(|state| ((state.backend, state.name), state)).collect();
-    for resource in accepted.resources() {
-        let (ResourceKey::Servers(backend), Content::Servers(servers)) = (&resource.key, &resource.content) else { continue };
-        if !backends.contains(backend.as_ref()) {
+    for (backend, answer) in backends.iter().zip(&answers) {
+        if !answer.contains("# be_id") {
             found.missing.push(ResourceKey::Backend(backend.clone()));
             continue;
         }
-        for server in servers {
-            let step = |step: fn(Name, Server) -> Step| step(backend.clone(), server.clone());
-            match actual.remove(&(backend.as_ref(), server.name.as_ref())) {
-                None => found.repairs.push(step(|backend, server| Step::AddServer { backend, server })),
-                Some(state) if state.maintenance => found.repairs.push(step(|backend, server| Step::ReturnServer { backend, server })),
-                Some(state) if state.weight != effective_weight(server).to_string() => {
-                    found.repairs.push(step(|backend, server| Step::SetWeight { backend, server }));
-                }
-                Some(_) => {}
+        let key = ResourceKey::Servers(backend.clone());
+        let wanted: &[Server] = match accepted.get(&key).map(|resource| &resource.content) {
+            Some(Content::Servers(servers)) => servers,
+            _ => &[],
+        };
+        servers_of_one(backend, wanted, server_states(answer), shared, found);
+    }
+    Ok(())
+}
+
+fn servers_of_one(backend: &Name, wanted: &[Server], actual: Vec<ServerState<'_>>, shared: &Shared, found: &mut Found) {
+    let mut actual: BTreeMap<&str, ServerState<'_>> = actual.into_iter().map(|state| (state.name, state)).collect();
+    for server in wanted {
+        let (backend, server) = (backend.clone(), server.clone());
+        match actual.remove(server.name.as_ref()) {
+            None => found.repairs.push(Step::AddServer { backend, server }),
+            Some(state) if state.maintenance => found.repairs.push(Step::ReturnServer { backend, server }),
+            Some(state) if state.weight != effective_weight(&server).to_string() => {
+                found.repairs.push(Step::SetWeight { backend, server });
             }
+            Some(_) => {}
         }
     }
-    for ((backend, name), state) in actual {
-        let (backend, name): (Name, Name) = (backend.into(), name.into());
+    for (name, state) in actual {
+        let name: Name = name.into();
         let known = shared.process.lingering.servers.get(&(backend.clone(), name.clone()));
-        let ours = known.is_some() || accepted.get(&ResourceKey::Backend(backend.clone())).is_some();
-        if !ours || (known.is_some() && state.maintenance) {
+        if known.is_some() && state.maintenance {
             continue;
         }
         let server = known.cloned().unwrap_or_else(|| foreign(&name, state.address, state.port));
-        found.repairs.push(Step::RetireServer { backend, server });
+        found.repairs.push(Step::RetireServer { backend: backend.clone(), server });
     }
-    Ok(())
 }
 
 /// A server that nobody here has added.
@@ -130,31 +181,29 @@ fn foreign(name: &Name, address: &str, port: &str) -> Server {
     Server { name: name.clone(), address, id: 0, guid: "".into(), keywords: "".into(), checked: false, weight: 0, drain: false }
 }
 
-async fn maps(session: &mut Session, accepted: &Bundle, shared: &Shared, found: &mut Found) -> io::Result<()> {
-    let loaded: Vec<&Name> = shared.process.maps.iter().filter(|map| accepted.in_file(map).next().is_some()).collect();
-    let questions: Vec<Command> = loaded.iter().map(|map| Command::plain(&format!("show map {map}"))).collect();
-    let answers = session.exchange(&questions).await?;
-    for (map, answer) in loaded.into_iter().zip(&answers) {
-        let mut actual: BTreeMap<&str, &str> = map_entries(answer).into_iter().collect();
-        let mut missing: Vec<MapEntry> = Vec::new();
-        for resource in accepted.in_file(map).filter_map(|key| accepted.get(key)) {
-            let Content::MapEntries(entries) = &resource.content else { continue };
-            for entry in entries {
-                match actual.remove(entry.key.as_ref()) {
-                    None => missing.push(entry.clone()),
-                    Some(value) if value != entry.value.as_ref() => {
-                        found.repairs.push(Step::SetMapEntry { map: map.clone(), entry: entry.clone() });
-                    }
-                    Some(_) => {}
+async fn map(session: &mut Session, accepted: &Bundle, map: &Name, found: &mut Found) -> io::Result<()> {
+    if accepted.in_file(map).next().is_none() {
+        return Ok(());
+    }
+    let answers = session.exchange(&[Command::plain(&format!("show map {map}"))]).await?;
+    let mut actual: BTreeMap<&str, &str> = answers.iter().flat_map(|answer| map_entries(answer)).collect();
+    let mut missing: Vec<MapEntry> = Vec::new();
+    for resource in accepted.in_file(map).filter_map(|key| accepted.get(key)) {
+        let Content::MapEntries(entries) = &resource.content else { continue };
+        for entry in entries {
+            match actual.remove(entry.key.as_ref()) {
+                None => missing.push(entry.clone()),
+                Some(value) if value != entry.value.as_ref() => {
+                    found.repairs.push(Step::SetMapEntry { map: map.clone(), entry: entry.clone() });
                 }
+                Some(_) => {}
             }
         }
-        if !missing.is_empty() {
-            found.repairs.push(Step::AddMapEntries { map: map.clone(), entries: missing });
-        }
-        let extra = actual.into_keys();
-        found.repairs.extend(extra.map(|key| Step::DeleteMapEntry { map: map.clone(), key: key.into() }));
     }
+    if !missing.is_empty() {
+        found.repairs.push(Step::AddMapEntries { map: map.clone(), entries: missing });
+    }
+    found.repairs.extend(actual.into_keys().map(|key| Step::DeleteMapEntry { map: map.clone(), key: key.into() }));
     Ok(())
 }
 

@@ -85,23 +85,20 @@ impl Directory {
     /// Checks `current/` against the record and puts this pod's own files in. An error says what is wrong.
     pub fn verify(&mut self) -> Result<LastGood, String> {
         let record = fs::read_to_string(self.current().join(RECORD)).map_err(|error| format!("no record: {error}"))?;
-        let mut sums: BTreeMap<String, (Option<String>, Option<String>)> = BTreeMap::new();
+        // of each file the present and the state before: its checksum, or nothing where it was not there
+        let mut sums: BTreeMap<String, Vec<Option<String>>> = BTreeMap::new();
         let mut digest = None;
         // a torn last line was about a file that has not been replaced yet
         let whole = record.rsplit_once('\n').map_or("", |(whole, _)| whole);
         for line in whole.lines() {
             let (word, rest) = line.split_once(' ').ok_or_else(|| format!("a record with the line {line:?}"))?;
-            match word {
-                "digest" => {
-                    digest = u128::from_str_radix(rest, 16).ok().map(Digest);
-                    continue;
-                }
-                "gone" => _ = sums.entry(rest.to_owned()).and_modify(|sum| *sum = (sum.1.take(), None)),
-                _ => {
-                    let entry = sums.entry(rest.to_owned()).or_default();
-                    *entry = (entry.1.take(), Some(word.to_owned()));
-                }
+            if word == "digest" {
+                digest = u128::from_str_radix(rest, 16).ok().map(Digest);
+                continue;
             }
+            let states = sums.entry(rest.to_owned()).or_default();
+            states.push((word != "gone").then(|| word.to_owned()));
+            states.drain(..states.len().saturating_sub(2));
             // a change that was not finished belongs to no digest
             digest = None;
         }
@@ -109,22 +106,16 @@ impl Directory {
             return Err("an empty record".to_owned());
         }
         let mut found = BTreeMap::new();
-        for (path, (before, last)) in sums {
-            match fs::read(self.current().join(&path)) {
-                Ok(bytes) => {
-                    let actual = Some(sum(&bytes));
-                    if actual != last {
-                        // the record was a step ahead
-                        digest = None;
-                    }
-                    if actual != last && actual != before {
-                        return Err(format!("{path} is not what was written"));
-                    }
-                    found.extend(actual.map(|sum| (path, sum)));
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound && (last.is_none() || before.is_none()) => {}
+        for (path, states) in sums {
+            let actual = match fs::read(self.current().join(&path)) {
+                Ok(bytes) => Some(sum(&bytes)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => return Err(format!("{path}: {error}")),
+            };
+            if !states.contains(&actual) {
+                return Err(format!("{path} is not what was written"));
             }
+            found.extend(actual.map(|sum| (path, sum)));
         }
         self.sums = found;
         self.write_pod().and_then(|()| self.rewrite_record(digest)).map_err(|error| error.to_string())?;
@@ -140,6 +131,24 @@ impl Directory {
 
     /// Brings the files `paths` of `current/` to what `accepted` holds: referents before what names them.
     pub fn update(&mut self, accepted: &Bundle, paths: &BTreeSet<Name>, digest: Option<Digest>) -> io::Result<()> {
+        if self.record.is_none() && !self.sums.is_empty() {
+            self.rewrite_record(None)?;
+        }
+        let done = self.write_files(accepted, paths);
+        if done.is_err() {
+            // it may be ahead of the files by more than a step, or torn: it is written anew before the next try
+            self.record = None;
+        }
+        done?;
+        self.write_pod_if_missing()?;
+        self.note(&format!("digest {}\n", digest.map_or_else(|| "-".to_owned(), |digest| digest.to_string())))?;
+        if self.lines > 4 * self.sums.len() + 1000 {
+            self.rewrite_record(digest)?;
+        }
+        Ok(())
+    }
+
+    fn write_files(&mut self, accepted: &Bundle, paths: &BTreeSet<Name>) -> io::Result<()> {
         let mut paths: Vec<&Name> = paths.iter().collect();
         paths.sort_by_key(|path| rank(path));
         let (present, gone): (Vec<&Name>, Vec<&Name>) = paths.into_iter().partition(|path| accepted.in_file(path).next().is_some());
@@ -149,7 +158,8 @@ impl Directory {
             if self.sums.get(path.as_ref()) == Some(&sum) {
                 continue;
             }
-            self.note(&format!("{sum} {path}\n"))?;
+            let fresh = !self.sums.contains_key(path.as_ref());
+            self.note(&if fresh { format!("gone {path}\n{sum} {path}\n") } else { format!("{sum} {path}\n") })?;
             replace(&self.current(), path, &bytes)?;
             self.sums.insert(path.to_string(), sum);
         }
@@ -157,11 +167,6 @@ impl Directory {
             self.note(&format!("gone {path}\n"))?;
             remove(&self.current().join(path.as_ref()))?;
             self.sums.remove(path.as_ref());
-        }
-        self.write_pod_if_missing()?;
-        self.note(&format!("digest {}\n", digest.map_or_else(|| "-".to_owned(), |digest| digest.to_string())))?;
-        if self.lines > 4 * self.sums.len() + 1000 {
-            self.rewrite_record(digest)?;
         }
         Ok(())
     }
@@ -297,5 +302,93 @@ fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::haproxy::bundle::{Content, Resource, ResourceKey};
+    use std::sync::Arc;
+
+    fn set(bundle: &mut Bundle, name: &str, text: &str) -> BTreeSet<Name> {
+        let key = ResourceKey::Section(name.into());
+        bundle.set(&key, Some(Resource::new(key.clone(), Content::Section(text.into()), Arc::new([]))));
+        BTreeSet::from([format!("{name}.cfg").into()])
+    }
+
+    fn pod() -> PodFiles {
+        BTreeMap::from([("00-pod.cfg".to_owned(), b"pod\n".to_vec())])
+    }
+
+    fn accepted(root: &Path) -> (Directory, Bundle) {
+        let mut bundle = Bundle::default();
+        set(&mut bundle, "10-a", "a\n");
+        set(&mut bundle, "20-b", "b\n");
+        let mut directory = Directory::open(root.to_owned(), pod()).unwrap();
+        let sums = directory.stage(&Bundle::default(), &bundle).unwrap();
+        directory.promote(sums, Some(bundle.digest())).unwrap();
+        (directory, bundle)
+    }
+
+    fn verify(root: &Path) -> Result<LastGood, String> {
+        Directory::open(root.to_owned(), pod()).unwrap().verify()
+    }
+
+    #[test]
+    fn what_was_accepted_verifies_with_its_digest_after_every_change() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut directory, mut bundle) = accepted(root.path());
+        assert_eq!(verify(root.path()), Ok(LastGood { digest: Some(bundle.digest()) }));
+        // verifying writes the record anew
+        directory.verify().unwrap();
+        for number in 0..2000 {
+            let paths = set(&mut bundle, "10-a", &format!("a{number}\n"));
+            directory.update(&bundle, &paths, Some(bundle.digest())).unwrap();
+        }
+        let key = ResourceKey::Section("20-b".into());
+        bundle.set(&key, None);
+        directory.update(&bundle, &BTreeSet::from(["20-b.cfg".into()]), None).unwrap();
+        assert!(!root.path().join("current/20-b.cfg").exists());
+        assert_eq!(verify(root.path()), Ok(LastGood { digest: None }));
+    }
+
+    #[test]
+    fn a_flipped_bit_or_a_lost_file_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        accepted(root.path());
+        fs::write(root.path().join("current/20-b.cfg"), "c\n").unwrap();
+        assert!(verify(root.path()).unwrap_err().contains("20-b.cfg"));
+        fs::remove_file(root.path().join("current/20-b.cfg")).unwrap();
+        assert!(verify(root.path()).is_err());
+        assert!(verify(&root.path().join("nothing")).is_err());
+    }
+
+    #[test]
+    fn a_crash_between_record_and_file_leaves_a_state_that_verifies() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut directory, _) = accepted(root.path());
+        directory.note(&format!("{} 20-b.cfg\n", sum(b"never written\n"))).unwrap();
+        assert_eq!(verify(root.path()), Ok(LastGood { digest: None }));
+        // and in the middle of a line
+        let (mut directory, bundle) = accepted(root.path());
+        directory.note("0123").unwrap();
+        assert_eq!(verify(root.path()), Ok(LastGood { digest: Some(bundle.digest()) }));
+    }
+
+    #[test]
+    fn a_stage_shares_what_did_not_change_and_leaves_current_alone() {
+        use std::os::unix::fs::MetadataExt;
+        let root = tempfile::tempdir().unwrap();
+        let (directory, bundle) = accepted(root.path());
+        let mut next = bundle.clone();
+        set(&mut next, "20-b", "c\n");
+        directory.stage(&bundle, &next).unwrap();
+        let inode = |path: &str| fs::metadata(root.path().join(path)).unwrap().ino();
+        assert_eq!(inode("current/10-a.cfg"), inode("staged/10-a.cfg"));
+        assert_ne!(inode("current/20-b.cfg"), inode("staged/20-b.cfg"));
+        assert_eq!(fs::read_to_string(root.path().join("current/20-b.cfg")).unwrap(), "b\n");
+        assert_eq!(fs::read_to_string(root.path().join("staged/00-pod.cfg")).unwrap(), "pod\n");
     }
 }

@@ -122,6 +122,10 @@ impl Inbox {
         std::mem::take(&mut *self.updates.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.updates.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

@@ -68,8 +68,8 @@ pub fn end_orphans(workers: &[u32], live: &Path) {
     let needle = live.as_os_str().as_encoded_bytes();
     for pid in workers {
         // process ids are reused: only one that was started with our directory is ours
-        let line = std::fs::read(PathBuf::from(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
-        if line.windows(needle.len()).any(|window| window == needle) {
+        let command = std::fs::read(PathBuf::from(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
+        if command.windows(needle.len()).any(|window| window == needle) {
             signal(*pid, Signal::KILL);
         }
     }

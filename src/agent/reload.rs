@@ -52,16 +52,23 @@ impl Applier {
         let answer = match self.master.reload().await {
             Ok(answer) => answer,
             Err(error) => {
-                self.directory.point("current")?;
+                self.point_back()?;
                 return Err(error);
             }
         };
-        if !answer.starts_with("Success=1") {
+        if answer.starts_with("Success=0") {
             self.point_back()?;
             self.refuse_reload(&valid, &answer);
             return Ok(());
         }
-        let processes = self.new_worker().await?;
+        // without a clear answer the new worker is the proof
+        let processes = match self.new_worker().await {
+            Ok(processes) => processes,
+            Err(error) => {
+                self.point_back()?;
+                return Err(error);
+            }
+        };
         let digest = (valid.candidate.digest() == self.wanted.digest()).then(|| self.wanted.digest());
         self.accepted = valid.candidate;
         self.base = Base::Accepted;
@@ -74,7 +81,11 @@ impl Applier {
         self.waiting.extend(self.accepted.diff(&self.wanted).into_iter().map(|change| change.key));
         self.directory.promote(valid.sums, digest)?;
         self.session = None;
-        self.look_inside().await?;
+        if let Err(error) = self.look_inside().await {
+            // it is there, but slow
+            tracing::warn!(%error, "the new worker does not answer yet");
+            self.look_inside().await?;
+        }
         self.relay(&processes.old).await;
         let record = ReloadRecord { generation: self.generation, reason };
         self.status.send_if_modified(|status| {
@@ -92,7 +103,7 @@ impl Applier {
     async fn find_valid(&mut self) -> io::Result<Option<Valid>> {
         for _ in 0..ROUNDS {
             let valid = self.candidate(&self.aside);
-            if valid.changes.is_empty() && self.base == Base::Accepted && self.forced.is_empty() {
+            if valid.changes.is_empty() && self.base == Base::Accepted && self.forced.keys().all(|key| self.aside.contains(key)) {
                 return Ok(None);
             }
             let (valid, objection) = self.validate(valid).await?;

@@ -41,7 +41,7 @@ pub struct Status {
     pub generation: u64,
     /// The digest of that generation.
     pub digest: Digest,
-    /// How many resources wait for the next reload.
+    /// How many resources wait for the next reload, are set aside, or are held back for one that is.
     pub waiting: usize,
     /// Whether it serves what it was started with, and nothing was delivered yet.
     pub last_good: bool,

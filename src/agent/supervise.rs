@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio::time::Instant;
 
 /// A worker has this long to load its configuration.
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Applier, watch::Receiver<Status>), StartError> {
     let version =

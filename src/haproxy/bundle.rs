@@ -7,6 +7,7 @@ use crate::report::{ObjectRef, PrivateBytes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// A short shared text.
@@ -267,6 +268,16 @@ impl Bundle {
     /// The keys of the resources in the file `path`, in the order in which they are written.
     pub fn in_file(&self, path: &str) -> impl Iterator<Item = &ResourceKey> {
         self.files.get(path).into_iter().flatten()
+    }
+
+    /// The names of the backends after `name`, or of all, in order.
+    pub fn backends_after(&self, name: Option<&Name>) -> impl Iterator<Item = &Name> {
+        let first = Bound::Included(ResourceKey::Backend("".into()));
+        let start = name.map_or(first, |name| Bound::Excluded(ResourceKey::Backend(name.clone())));
+        self.resources.range((start, Bound::Unbounded)).map_while(|(key, _)| match key {
+            ResourceKey::Backend(name) => Some(name),
+            _ => None,
+        })
     }
 
     /// Puts `resource` in, or takes the resource `key` out; `None` if that changes nothing.

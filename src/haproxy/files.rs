@@ -22,7 +22,7 @@ pub fn render_file(bundle: &Bundle, path: &str) -> RenderedFile {
     for resource in in_written_order(bundle, path) {
         let start = file.bytes.len();
         write_content(&mut file.bytes, resource);
-        let written = file.bytes[start..].iter().filter(|byte| **byte == b'\n').count();
+        let written = file.bytes[start..].split(|byte| *byte == b'\n').count() - 1;
         file.lines.push((line, resource.key.clone()));
         line += u32::try_from(written).unwrap_or(u32::MAX);
     }
@@ -202,8 +202,7 @@ mod tests {
     use crate::report::PrivateBytes;
 
     fn put(bundle: &mut Bundle, key: ResourceKey, content: Content) {
-        let resource = Resource::new(key.clone(), content, Arc::new([]));
-        bundle.set(&key, Some(resource));
+        bundle.set(&key.clone(), Some(Resource::new(key, content, Arc::new([]))));
     }
 
     fn server(name: &str) -> Server {

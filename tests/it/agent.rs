@@ -1,8 +1,8 @@
 //! The agent against the real HAProxy of both release lines.
 
 use crate::rig::{
-    Client, Origin, Rig, backend, certificate, eventually, frontends, list, map, pem, private, route, section, server, servers, skeleton,
-    source, without_backend,
+    Client, Origin, Rig, backend, certificate, eventually, file, frontends, list, map, pem, private, route, section, server, servers,
+    skeleton, source, without_backend,
 };
 use crate::support::haproxies;
 use haproxy_fleet::agent::{Agent, Drain};
@@ -176,7 +176,7 @@ async fn certificates_come_change_and_go_live_and_a_bad_one_is_refused_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_bundle_again_sends_no_command() {
-    for (version, haproxy) in haproxies() {
+    for (_, haproxy) in haproxies() {
         let a = Origin::start("a").await;
         let mut rig = Rig::start(haproxy, one(&a)).await;
         let before = rig.status();
@@ -196,7 +196,7 @@ async fn the_same_bundle_again_sends_no_command() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reloads_under_traffic_lose_nothing() {
-    for (version, haproxy) in haproxies() {
+    for (_, haproxy) in haproxies() {
         let a = Origin::start("a").await;
         let mut rig = Rig::start(haproxy, one(&a)).await;
         let stop = Arc::new(AtomicBool::new(false));
@@ -254,7 +254,7 @@ async fn idle_clients_of_an_old_worker_reach_endpoints_that_came_after_the_reloa
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_haproxy_refuses_is_set_aside_by_name_and_the_rest_is_applied() {
-    for (version, haproxy) in haproxies() {
+    for (_, haproxy) in haproxies() {
         let (a, b) = (Origin::start("a").await, Origin::start("b").await);
         let mut bundle = one(&a);
         private(&mut bundle, "own", "    http-request set-header x-a b\n", &[a.address]);
@@ -437,7 +437,7 @@ async fn a_drain_lets_connections_end_and_stops_at_its_deadline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_in_use_stops_a_reload_before_haproxy_pauses() {
-    for (version, haproxy) in haproxies() {
+    for (_, haproxy) in haproxies() {
         let a = Origin::start("a").await;
         let mut rig = Rig::bare(haproxy).await;
         let taken = tokio::net::TcpListener::bind(rig.https).await.unwrap();
@@ -449,5 +449,55 @@ async fn an_address_in_use_stops_a_reload_before_haproxy_pauses() {
         drop(taken);
         rig.settled().await;
         rig.answers("one.example", "a").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_routes_and_a_new_authority_are_live() {
+    for (version, haproxy) in haproxies() {
+        let a = Origin::start("a").await;
+        let mut rig = Rig::start(haproxy, one(&a)).await;
+        let entries: Vec<(String, &str)> = (0..3000).map(|n| (format!("host{n}.example|/"), "one")).collect();
+        let entries: Vec<(&str, &str)> = entries.iter().map(|(key, value)| (key.as_str(), *value)).collect();
+        rig.change(|bundle| map(bundle, "maps/http/routes.map", "many", &entries)).await;
+        assert_eq!(rig.ask("host2999.example").await, "a");
+        let chain = pem("ca.example");
+        let authority = chain.split("-----BEGIN PRIVATE").next().unwrap();
+        rig.change(|bundle| {
+            file(bundle, "ca/one.pem", authority);
+            let mut secure = server("one", a.address);
+            secure.name = format!("{}-tls", secure.name).into();
+            secure.guid = format!("{}-tls", secure.guid).into();
+            secure.id += 100_000;
+            secure.keywords = "ssl verify required ca-file ca/one.pem".into();
+            secure.checked = false;
+            servers(bundle, "one", vec![server("one", a.address), secure]);
+        })
+        .await;
+        let status = rig.status();
+        assert_eq!(status.reload_count, 1, "{version}: {:?}", status.reloads);
+        assert!(status.refused.is_empty(), "{:?}", status.refused);
+        assert_eq!(rig.agent.check_drift().await, 0);
+        // what runs loads again
+        rig.change(|bundle| section(bundle, "20-frontends", &frontends(1))).await;
+        assert_eq!(rig.status().reload_count, 2);
+        assert_eq!(rig.agent.check_drift().await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_haproxy_refuses_to_do_live_comes_by_a_reload() {
+    for (version, haproxy) in haproxies() {
+        let (a, b) = (Origin::start("a").await, Origin::start("b").await);
+        let mut bundle = one(&a);
+        private(&mut bundle, "own", "    balance static-rr\n", &[a.address]);
+        route(&mut bundle, "own.example", "own");
+        let mut rig = Rig::start(haproxy, bundle).await;
+        let status = rig.change(|bundle| private(bundle, "own", "    balance static-rr\n", &[b.address])).await;
+        assert_eq!(status.reload_count, 2, "{version}");
+        assert!(status.refused.is_empty(), "{:?}", status.refused);
+        assert!(status.reloads[1].reason.contains("refused it live"), "{:?}", status.reloads);
+        rig.answers("own.example", "b").await;
+        assert_eq!(rig.agent.check_drift().await, 0);
     }
 }

@@ -117,6 +117,11 @@ pub fn certificate(bundle: &mut Bundle, path: &str, pem: &str) {
     put(bundle, ResourceKey::Certificate(path.into()), content, path);
 }
 
+pub fn file(bundle: &mut Bundle, path: &str, text: &str) {
+    let content = Content::File(PrivateBytes::new(text.as_bytes().to_vec()));
+    put(bundle, ResourceKey::File(path.into()), content, path);
+}
+
 pub fn list(bundle: &mut Bundle, owner: &str, entries: &[(&str, &[&str])]) {
     let entry = |(file, names): &(&str, &[&str])| ListEntry { file: (*file).into(), names: names.iter().map(|n| (*n).into()).collect() };
     let content = Content::CertificateList(entries.iter().map(entry).collect());
@@ -196,7 +201,7 @@ impl Rig {
             sockets: directory.path().join("run"),
             pod,
             reload_interval: Duration::ZERO,
-            drift_interval: Duration::from_hours(1),
+            drift_interval: Duration::from_secs(3600),
             launcher: None,
         };
         let agent = Agent::start(settings.clone()).await.unwrap();

@@ -133,6 +133,6 @@ impl Master {
 
     /// Starts a new worker with the present files; the answer begins with `Success=1` if it runs.
     pub async fn reload(&self) -> io::Result<String> {
-        self.ask("reload", Duration::from_mins(2)).await
+        self.ask("reload", Duration::from_secs(120)).await
     }
 }

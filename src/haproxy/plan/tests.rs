@@ -173,7 +173,9 @@ fn a_shape_that_comes_back_before_a_reload_is_still_loaded() {
     let gone = from_loaded(&with, &without, &NEW);
     assert!(gone.reload.is_none());
     let mut process = Process::loaded(&with);
-    steps(&gone).iter().for_each(|step| process.done(step));
+    for step in steps(&gone) {
+        process.done(step);
+    }
     let back = plan_between(&without, &process, &with, &NEW);
     assert!(back.reload.is_none());
     assert!(matches!(steps(&back)[..], [Step::Rejoin(_)]));
@@ -208,10 +210,10 @@ fn a_list_entry_comes_after_its_certificate_and_a_large_certificate_reloads() {
     };
     let small = from_loaded(&before, &with(b"x"), &OLD);
     assert!(matches!(steps(&small)[..], [Step::Certificate { fresh: true, .. }, Step::AddListEntry { .. }]));
-    let large = from_loaded(&before, &with(&[b'x'; 20_000]), &OLD);
+    let large = from_loaded(&before, &with(&vec![b'x'; 20_000]), &OLD);
     assert!(large.reload.is_some());
     assert!(steps(&large).is_empty());
-    assert!(from_loaded(&before, &with(&[b'x'; 20_000]), &NEW).reload.is_none());
+    assert!(from_loaded(&before, &with(&vec![b'x'; 20_000]), &NEW).reload.is_none());
 }
 
 #[test]
