@@ -48,6 +48,11 @@ impl Files {
         {
             return self.show(object, place, field);
         }
+        let of_file =
+            |(key, file): (_, &FileState)| file.faults().iter().find(|(fault, _)| fault.object == *object).map(|(_, spot)| (key, *spot));
+        if let Some((key, spot)) = self.states.iter().find_map(of_file) {
+            return Some(self.show_spot(key, self.states.get(key)?, spot));
+        }
         let kept = self.places.get(object).and_then(|places| places.first());
         if let Some(place) = kept {
             let (_, file) = self.states.get_key_value(&place.file)?;

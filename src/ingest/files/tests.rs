@@ -256,6 +256,18 @@ fn only_what_changed_is_told() {
 }
 
 #[test]
+fn anchors_aliases_and_merged_maps_are_followed() {
+    let text = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  labels: &all {x: one, y: two}\n  annotations:\n    <<: *all\n    y: three\ndata: *all\n";
+    let mut fixture = Fixture::new(&[("a.yaml", text)]);
+    let delta = fixture.load();
+    let [Object::ConfigMap(map)] = delta.set.as_slice() else { panic!("{:?}", fixture.files.diagnostics()) };
+    assert_eq!(
+        (map.meta.annotations.get("x"), map.meta.annotations.get("y"), map.data.get("y")),
+        (Some("one"), Some("three"), Some("two"))
+    );
+}
+
+#[test]
 fn what_is_gone_from_a_file_or_with_it_is_removed() {
     let mut fixture =
         Fixture::new(&[("a.yaml", &format!("{}---\n{}", config_map("a", "1"), config_map("b", "1"))), ("c.yaml", &config_map("c", "1"))]);

@@ -11,6 +11,7 @@ fn of_a_file_with_a_malformed_document_the_others_are_used() {
     assert_eq!((diagnostic.code, diagnostic.severity), (codes::SYNTAX, Severity::Error));
     let place = fixture.files.locate_diagnostic(&diagnostic).unwrap();
     assert!(place.file.ends_with("x.yaml") && (8..=9).contains(&place.line), "{place:?}");
+    assert_eq!(fixture.files.locate(&diagnostic.object, &diagnostic.field), Some(place));
 }
 
 #[test]
