@@ -99,7 +99,7 @@ fn resolve(text: &str) -> Plain {
     Plain::Text
 }
 
-impl<'de, 'n, 'a> Deserializer<'de> for De<'n, 'a, '_> {
+impl<'de> Deserializer<'de> for De<'_, '_, '_> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -113,14 +113,14 @@ impl<'de, 'n, 'a> Deserializer<'de> for De<'n, 'a, '_> {
                 Plain::Float(value) => visitor.visit_f64(value),
                 Plain::Text => visitor.visit_str(text),
             },
-            Content::List(items) => visitor.visit_seq(Items { items: items.iter().enumerate(), path: self.path, ignored: self.ignored }),
+            Content::List(items) => visitor.visit_seq(Items { nodes: items.iter().enumerate(), path: self.path, ignored: self.ignored }),
             Content::Map { entries, twice } => {
                 if let Some((key, _)) = twice.and_then(|at| entries.get(at)) {
                     let key = key.text().unwrap_or_default();
                     let error = de::Error::custom(format_args!("the field `{key}` is there twice"));
                     return Err(Error::within(error, &Path::Key(self.path, key)));
                 }
-                visitor.visit_map(Entries { entries: entries.iter(), value: None, path: self.path, ignored: self.ignored })
+                visitor.visit_map(Entries { pairs: entries.iter(), value: None, path: self.path, ignored: self.ignored })
             }
         }
     }
@@ -176,7 +176,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Expecting<V> {
 }
 
 struct Items<'n, 'a, 'p> {
-    items: std::iter::Enumerate<std::slice::Iter<'n, Node<'a>>>,
+    nodes: std::iter::Enumerate<std::slice::Iter<'n, Node<'a>>>,
     path: &'p Path<'p>,
     ignored: &'p RefCell<Ignored<'n, 'a>>,
 }
@@ -185,18 +185,18 @@ impl<'de> SeqAccess<'de> for Items<'_, '_, '_> {
     type Error = Error;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Error> {
-        let Some((index, node)) = self.items.next() else { return Ok(None) };
+        let Some((index, node)) = self.nodes.next() else { return Ok(None) };
         let path = Path::Index(self.path, index);
         seed.deserialize(De { node, path: &path, ignored: self.ignored }).map(Some).map_err(|error| error.within(&path))
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.items.len())
+        Some(self.nodes.len())
     }
 }
 
 struct Entries<'n, 'a, 'p> {
-    entries: std::slice::Iter<'n, (Node<'a>, Node<'a>)>,
+    pairs: std::slice::Iter<'n, (Node<'a>, Node<'a>)>,
     value: Option<&'n (Node<'a>, Node<'a>)>,
     path: &'p Path<'p>,
     ignored: &'p RefCell<Ignored<'n, 'a>>,
@@ -206,7 +206,7 @@ impl<'de> MapAccess<'de> for Entries<'_, '_, '_> {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
-        self.value = self.entries.next();
+        self.value = self.pairs.next();
         let Some((key, _)) = self.value else { return Ok(None) };
         // A number or `on` as a key is a text, as in JSON.
         seed.deserialize(de::value::StrDeserializer::new(key.text().unwrap_or_default())).map(Some)
@@ -219,7 +219,7 @@ impl<'de> MapAccess<'de> for Entries<'_, '_, '_> {
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.entries.len())
+        Some(self.pairs.len())
     }
 }
 

@@ -32,12 +32,17 @@ impl Files {
         {
             return self.show(object, place, field);
         }
+        let of_file =
+            |(key, file): (_, &FileState)| file.faults().iter().find(|(fault, _)| fault.object == *object).map(|(_, spot)| (key, *spot));
+        if let Some((key, spot)) = self.states.iter().find_map(of_file) {
+            return Some(self.show_spot(key, self.states.get(key)?, spot));
+        }
         let kept = self.places.get(object).and_then(|places| places.first());
         if let Some(place) = kept {
-            let (_, file) = self.files.get_key_value(&place.file)?;
+            let (_, file) = self.states.get_key_value(&place.file)?;
             return Some(self.show_spot(&place.file, file, file.faults().first().map_or(Spot { line: 1, column: 1 }, |(_, spot)| *spot)));
         }
-        let (key, place) = self.files.iter().find_map(|(key, file)| {
+        let (key, place) = self.states.iter().find_map(|(key, file)| {
             let (_, place) = file.nameless(key).find(|(item, _)| item.reference == *object)?;
             Some((key, place))
         })?;
@@ -48,7 +53,7 @@ impl Files {
     /// Where the object or field is that `diagnostic` is about: as [`Files::locate`], but a fault of a file is
     /// found in it, and of an object that is there more than once the one that is meant.
     pub fn locate_diagnostic(&self, diagnostic: &Diagnostic) -> Option<Location> {
-        for (key, file) in &self.files {
+        for (key, file) in &self.states {
             if let Some((_, spot)) = file.faults().iter().find(|(fault, _)| fault == diagnostic) {
                 return Some(self.show_spot(key, file, *spot));
             }
@@ -59,7 +64,7 @@ impl Files {
         }
         // Of several objects of the same name it is the one that was told so.
         let told = self.places.get(&diagnostic.object).into_iter().flatten().find(|place| {
-            let item = self.files.get(&place.file).and_then(|file| file.item(place));
+            let item = self.states.get(&place.file).and_then(|file| file.item(place));
             item.is_some_and(|item| item.diagnostics.contains(diagnostic))
         });
         match told {
@@ -69,7 +74,7 @@ impl Files {
     }
 
     fn show(&self, object: &ObjectRef, place: &Place, field: &str) -> Option<Location> {
-        let file = self.files.get(&place.file)?;
+        let file = self.states.get(&place.file)?;
         let (piece, item) = (file.piece(place)?, file.item(place)?);
         let start = Spot { line: piece.line + item.line - 1, column: 1 };
         let Some(bytes) = content(&place.file, file) else { return Some(self.show_spot(&place.file, file, start)) };

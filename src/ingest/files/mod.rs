@@ -76,9 +76,9 @@ pub struct ReadError {
 pub struct Files {
     inputs: Vec<PathBuf>,
     limits: Limits,
-    files: BTreeMap<FileKey, FileState>,
+    states: BTreeMap<FileKey, FileState>,
     /// Where each object is, in order.
-    places: BTreeMap<ObjectRef, BTreeSet<Place>>,
+    places: BTreeMap<ObjectRef, Vec<Place>>,
     /// What was returned by [`Files::load`].
     current: BTreeMap<ObjectRef, Object>,
     /// What is wrong with inputs and directories.
@@ -89,8 +89,8 @@ pub struct Files {
 impl Files {
     /// The objects of `inputs`: files, directories, `-` for standard input. Nothing is read yet.
     pub fn new(inputs: Vec<PathBuf>, limits: Limits) -> Self {
-        let (files, places, current) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { inputs, limits, files, places, current, faults: Vec::new(), loaded: false }
+        let (states, places, current) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { inputs, limits, states, places, current, faults: Vec::new(), loaded: false }
     }
 
     /// Reads what changed since the last call. An input that cannot be read is an error the first time; later
@@ -108,7 +108,7 @@ impl Files {
         for (index, input) in self.inputs.iter().enumerate() {
             if input.as_os_str() == STANDARD_INPUT {
                 let key = FileKey { input: index, path: Arc::from(Path::new("<stdin>")) };
-                if !self.files.contains_key(&key) {
+                if !self.states.contains_key(&key) {
                     let mut bytes = Vec::new();
                     let failed = |source| ReadError { path: input.clone(), source };
                     standard_input.take(self.limits.file_bytes).read_to_end(&mut bytes).map_err(failed)?;
@@ -120,7 +120,7 @@ impl Files {
             found.add(input);
             for (path, stamp) in std::mem::take(&mut found.files) {
                 let key = FileKey { input: index, path: path.into() };
-                if self.files.get(&key).is_none_or(|file| file.stamp != Some(stamp)) {
+                if self.states.get(&key).is_none_or(|file| file.stamp != Some(stamp)) {
                     stale.push(state::Stale::file(key.clone()));
                 }
                 present.insert(key);
@@ -131,7 +131,7 @@ impl Files {
                 }
                 faults.push(unreadable(&path, &source));
                 // What is below it cannot be seen now, which does not mean that it is gone.
-                present.extend(self.files.keys().filter(|key| key.input == index && key.path.starts_with(&path)).cloned());
+                present.extend(self.states.keys().filter(|key| key.input == index && key.path.starts_with(&path)).cloned());
             }
         }
         self.faults = faults;
@@ -141,21 +141,21 @@ impl Files {
 
     fn take_over(&mut self, present: &BTreeSet<FileKey>, stale: Vec<state::Stale>) -> Delta {
         let mut affected = BTreeSet::new();
-        let gone: Vec<FileKey> = self.files.keys().filter(|key| !present.contains(*key)).cloned().collect();
+        let gone: Vec<FileKey> = self.states.keys().filter(|key| !present.contains(*key)).cloned().collect();
         for key in gone {
-            if let Some(file) = self.files.remove(&key) {
+            if let Some(file) = self.states.remove(&key) {
                 self.unlink(&key, &file, &mut affected);
             }
         }
-        let old = |key: &FileKey| self.files.get(key);
+        let old = |key: &FileKey| self.states.get(key);
         for (key, fresh) in state::read_all(stale, old, self.limits) {
             // A file that vanished while it was read is gone, or will be back with the next change.
-            if let Some(before) = self.files.remove(&key) {
+            if let Some(before) = self.states.remove(&key) {
                 self.unlink(&key, &before, &mut affected);
             }
             if let Some(file) = fresh {
                 self.link(&key, &file, &mut affected);
-                self.files.insert(key, file);
+                self.states.insert(key, file);
             }
         }
         self.difference(affected)
@@ -164,7 +164,7 @@ impl Files {
     fn unlink(&mut self, key: &FileKey, file: &FileState, affected: &mut BTreeSet<ObjectRef>) {
         for (reference, place) in file.places(key) {
             if let Some(places) = self.places.get_mut(&reference) {
-                places.remove(&place);
+                places.retain(|known| *known != place);
                 if places.is_empty() {
                     self.places.remove(&reference);
                 }
@@ -175,7 +175,11 @@ impl Files {
 
     fn link(&mut self, key: &FileKey, file: &FileState, affected: &mut BTreeSet<ObjectRef>) {
         for (reference, place) in file.places(key) {
-            self.places.entry(reference.clone()).or_default().insert(place);
+            // Nearly every object is in one place only.
+            let places = self.places.entry(reference.clone()).or_insert_with(|| Vec::with_capacity(1));
+            if let Err(at) = places.binary_search(&place) {
+                places.insert(at, place);
+            }
             affected.insert(reference);
         }
     }
@@ -202,7 +206,7 @@ impl Files {
     /// The first place of `reference` that has an object.
     fn winner(&self, reference: &ObjectRef) -> Option<(&Place, &Object)> {
         self.places.get(reference)?.iter().find_map(|place| {
-            let file = self.files.get(&place.file)?;
+            let file = self.states.get(&place.file)?;
             let object = if place.is_kept() { file.kept(reference) } else { file.object(place) };
             object.map(|object| (place, object))
         })
@@ -211,7 +215,7 @@ impl Files {
     /// What is wrong with the files and the objects in them, in order.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         let mut all = self.faults.clone();
-        for file in self.files.values() {
+        for file in self.states.values() {
             all.extend(file.diagnostics().cloned());
         }
         all.extend(self.duplicates().map(|(diagnostic, _)| diagnostic));
@@ -232,7 +236,7 @@ impl Files {
 
     /// File and line of a place.
     fn spot(&self, place: &Place) -> Option<String> {
-        let line = self.files.get(&place.file)?.line(place)?;
+        let line = self.states.get(&place.file)?.line(place)?;
         Some(format!("{}:{line}", place.file.path.display()))
     }
 }

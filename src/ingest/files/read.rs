@@ -47,7 +47,7 @@ pub(super) fn read(bytes: &[u8], limit: usize) -> Document {
         Ok(text) => text,
         Err(error) => {
             let before = bytes.get(..error.valid_up_to()).unwrap_or_default();
-            let line = u32::try_from(before.iter().filter(|byte| **byte == b'\n').count()).unwrap_or(u32::MAX).saturating_add(1);
+            let line = u32::try_from(before.split(|byte| *byte == b'\n').count()).unwrap_or(u32::MAX);
             let malformed = Some(SyntaxError { line, column: 1, message: "This is no UTF-8.".to_owned() });
             return Document { items: Vec::new(), malformed };
         }
@@ -113,7 +113,7 @@ fn object(node: &Node<'_>, limit: usize) -> Item {
     let reference = ObjectRef::new(report_kind, printable(&namespace), printable(&name));
     let mut item = Item { reference: reference.clone(), pointer: Box::default(), line: 0, object: None, diagnostics: Vec::new() };
     if let Err(diagnostic) = check(node, &reference, &known, &kind, &api_version) {
-        item.diagnostics.push(diagnostic);
+        item.diagnostics.push(*diagnostic);
         return item;
     }
     if let Some(diagnostic) = kinds::name_fault(&reference, &namespace, &name) {
@@ -128,42 +128,48 @@ fn object(node: &Node<'_>, limit: usize) -> Item {
     }
     match typed(node, &reference, &mut item.diagnostics) {
         Ok(object) => item.object = object,
-        Err(diagnostic) => item.diagnostics.push(diagnostic),
+        Err(diagnostic) => item.diagnostics.push(*diagnostic),
     }
     item
 }
 
 /// Whether it is an object of a kind that is read.
-fn check(node: &Node<'_>, reference: &ObjectRef, known: &Known, kind: &str, api_version: &str) -> Result<(), Diagnostic> {
+fn check(node: &Node<'_>, reference: &ObjectRef, known: &Known, kind: &str, api_version: &str) -> Result<(), Box<Diagnostic>> {
     if !matches!(node.content, Content::Map { .. }) {
         let help = "Each document is a map with apiVersion, kind and metadata.";
-        return Err(Diagnostic::error(reference, "", codes::INVALID_FIELD, "This is no Kubernetes object.", help));
+        return Err(Box::new(Diagnostic::error(reference, "", codes::INVALID_FIELD, "This is no Kubernetes object.", help)));
     }
     for (field, value) in [("apiVersion", api_version), ("kind", kind)] {
         if value.is_empty() {
             let message = format!("The object has no {field}.");
-            return Err(Diagnostic::error(reference, field, codes::INVALID_FIELD, message, format!("Add {field}.")));
+            return Err(Box::new(Diagnostic::error(reference, field, codes::INVALID_FIELD, message, format!("Add {field}."))));
         }
     }
     match known {
         Known::Read(_) => Ok(()),
         Known::NotNeeded => {
             let message = format!("{} objects are not needed; it is skipped.", printable(kind));
-            Err(Diagnostic::info(reference, "kind", codes::UNKNOWN_KIND, message, "Nothing needs to be done."))
+            Err(Box::new(Diagnostic::info(reference, "kind", codes::UNKNOWN_KIND, message, "Nothing needs to be done.")))
         }
         Known::OtherVersion(expected) => {
             let message = format!("`{}` of {} is not read; the object is skipped.", printable(api_version), printable(kind));
-            Err(Diagnostic::warning(reference, "apiVersion", codes::UNKNOWN_KIND, message, format!("Write `apiVersion: {expected}`.")))
+            Err(Box::new(Diagnostic::warning(
+                reference,
+                "apiVersion",
+                codes::UNKNOWN_KIND,
+                message,
+                format!("Write `apiVersion: {expected}`."),
+            )))
         }
         Known::Unknown => {
             let message = format!("The kind {} of `{}` is not known; the object is skipped.", printable(kind), printable(api_version));
-            Err(Diagnostic::warning(reference, "kind", codes::UNKNOWN_KIND, message, "Check the spelling, or leave it out."))
+            Err(Box::new(Diagnostic::warning(reference, "kind", codes::UNKNOWN_KIND, message, "Check the spelling, or leave it out.")))
         }
     }
 }
 
 /// Reads `node` as a `T`; fields that a `T` does not have become warnings.
-fn full<T: DeserializeOwned>(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnostic>) -> Result<T, Diagnostic> {
+fn full<T: DeserializeOwned>(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnostic>) -> Result<T, Box<Diagnostic>> {
     let (value, ignored) = de::read(node).map_err(|error| fault(reference, error))?;
     for (path, _) in ignored {
         unknown_field(reference, &path, diagnostics);
@@ -180,7 +186,7 @@ fn unknown_field(reference: &ObjectRef, path: &str, diagnostics: &mut Vec<Diagno
     }
 }
 
-fn fault(reference: &ObjectRef, error: de::Error) -> Diagnostic {
+fn fault(reference: &ObjectRef, error: de::Error) -> Box<Diagnostic> {
     let (path, message) = error.into_parts();
     let private = reference.kind == Kind::Secret && (path.starts_with("data") || path.starts_with("stringData"));
     let (message, help) = if private && path.starts_with("data") {
@@ -195,10 +201,10 @@ fn fault(reference: &ObjectRef, error: de::Error) -> Diagnostic {
         };
         (format!("{} cannot be read: {}.", if path.is_empty() { "The object" } else { &*path }, printable(&message)), help)
     };
-    Diagnostic::error(reference, path, codes::INVALID_FIELD, message, help)
+    Box::new(Diagnostic::error(reference, path, codes::INVALID_FIELD, message, help))
 }
 
-fn typed(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnostic>) -> Result<Option<Object>, Diagnostic> {
+fn typed(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnostic>) -> Result<Option<Object>, Box<Diagnostic>> {
     use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking};
     let meta = |full: ObjectMeta| Meta::from_full(full, reference.namespace.clone(), reference.name.clone());
     Ok(Some(match reference.kind {
@@ -239,7 +245,7 @@ fn typed(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnosti
     }))
 }
 
-fn backend(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnostic>) -> Result<Backend, Diagnostic> {
+fn backend(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnostic>) -> Result<Backend, Box<Diagnostic>> {
     let (full, ignored) = de::read::<crd::BackendResource>(node).map_err(|error| fault(reference, error))?;
     let mut unsupported = BTreeMap::new();
     for (path, node) in ignored {

@@ -66,5 +66,5 @@ fn has_content(bytes: &[u8]) -> bool {
 }
 
 fn newlines(bytes: &[u8]) -> u32 {
-    u32::try_from(bytes.iter().filter(|byte| **byte == b'\n').count()).unwrap_or(u32::MAX)
+    u32::try_from(bytes.split(|byte| *byte == b'\n').count() - 1).unwrap_or(u32::MAX)
 }

@@ -139,37 +139,37 @@ fn state(
     old: Option<&FileState>,
 ) -> Option<FileState> {
     let path = &stale.key.path;
-    let mut state = FileState::default();
+    let mut now = FileState::default();
     let mut lost_sight = false;
     match raw {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
             lost_sight = true;
-            state.faults.push((super::unreadable(path, error), Spot { line: 1, column: 1 }));
+            now.faults.push((super::unreadable(path, error), Spot { line: 1, column: 1 }));
         }
         Ok(raw) => {
-            state.stamp = raw.stamp;
-            state.text = stale.text.clone();
+            now.stamp = raw.stamp;
+            now.text.clone_from(&stale.text);
             for (piece, hash) in &raw.pieces {
                 let Some(content) = known.get(hash) else { continue };
-                state.parts.push(Part { piece: piece.clone(), hash: *hash, content: content.clone() });
+                now.parts.push(Part { piece: piece.clone(), hash: *hash, content: content.clone() });
             }
         }
     }
-    for part in &state.parts {
+    for part in &now.parts {
         if let Some(error) = &part.content.malformed {
             lost_sight = true;
             let spot = Spot { line: part.piece.line + error.line - 1, column: error.column };
             let message =
                 format!("Line {}, column {}: {} Objects that were read before stay.", spot.line, spot.column, sentence(&error.message));
             let help = "Correct the text; other documents of the file are used.";
-            state.faults.push((Diagnostic::error(&file_reference(path), "", codes::SYNTAX, message, help), spot));
+            now.faults.push((Diagnostic::error(&file_reference(path), "", codes::SYNTAX, message, help), spot));
         }
     }
     if let Some(old) = old {
-        state.keep(old, lost_sight);
+        now.keep(old, lost_sight);
     }
-    Some(state)
+    Some(now)
 }
 
 fn sentence(message: &str) -> String {

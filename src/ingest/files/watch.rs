@@ -46,7 +46,7 @@ pub enum WatchError {
 pub struct Watch {
     ticks: tokio::sync::mpsc::Receiver<()>,
     /// Ends the thread when dropped.
-    _end: mpsc::Sender<Message>,
+    end: mpsc::Sender<Message>,
 }
 
 impl Watch {
@@ -64,7 +64,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         // The thread may be gone already.
-        let _ = self._end.send(Message::End);
+        let _ = self.end.send(Message::End);
     }
 }
 
@@ -82,10 +82,10 @@ pub fn watch(inputs: &[PathBuf], hold_off: HoldOff) -> Result<Watch, WatchError>
     let watcher = notify::recommended_watcher(move |event| drop(sender.send(Message::Event(event))))?;
     let (ticker, ticks) = tokio::sync::mpsc::channel(1);
     let inputs = inputs.iter().filter(|input| input.as_os_str() != STANDARD_INPUT).cloned().collect();
-    let mut watched = Watched { inputs, watcher, directories: BTreeMap::new() };
-    watched.refresh(&Lost::default());
-    thread::Builder::new().name("watch-files".to_owned()).spawn(move || run(&mut watched, &receiver, &ticker, hold_off))?;
-    Ok(Watch { ticks, _end: events })
+    let mut directories = Watched { inputs, watcher, directories: BTreeMap::new() };
+    directories.refresh(&Lost::default());
+    thread::Builder::new().name("watch-files".to_owned()).spawn(move || run(&mut directories, &receiver, &ticker, hold_off))?;
+    Ok(Watch { ticks, end: events })
 }
 
 fn run(watched: &mut Watched, events: &mpsc::Receiver<Message>, ticker: &tokio::sync::mpsc::Sender<()>, hold_off: HoldOff) {

@@ -11,6 +11,7 @@ fn of_a_file_with_a_malformed_document_the_others_are_used() {
     assert_eq!((diagnostic.code, diagnostic.severity), (codes::SYNTAX, Severity::Error));
     let place = fixture.files.locate_diagnostic(&diagnostic).unwrap();
     assert!(place.file.ends_with("x.yaml") && (8..=9).contains(&place.line), "{place:?}");
+    assert_eq!(fixture.files.locate(&diagnostic.object, &diagnostic.field), Some(place));
 }
 
 #[test]
@@ -182,7 +183,7 @@ fn aliases_of_aliases_do_not_fill_the_memory() {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for at in 1..12 {
         let before = format!("*a{}, ", at - 1).repeat(9);
-        text.push_str(&format!("a{at}: &a{at} [{}]\n", before.trim_end_matches(", ")));
+        text = format!("{text}a{at}: &a{at} [{}]\n", before.trim_end_matches(", "));
     }
     let mut fixture = Fixture::new(&[("a.yaml", &text)]);
     assert!(fixture.load().is_empty());
@@ -200,7 +201,8 @@ fn bytes_that_are_no_text_are_told() {
 
 #[test]
 fn ten_thousand_hosts_in_one_object_are_read() {
-    let rules: String = (0..10_000).map(|at| format!("  - host: h{at}.example\n")).collect();
+    let rules: Vec<String> = (0..10_000).map(|at| format!("  - host: h{at}.example\n")).collect();
+    let rules = rules.concat();
     let text = format!("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: wide}}\nspec:\n  rules:\n{rules}");
     let mut fixture = Fixture::new(&[("a.yaml", &text)]);
     assert_eq!(fixture.set(), ["Ingress default/wide"]);
