@@ -56,7 +56,11 @@ impl Class {
                 object,
                 super::annotations::field(ANNOTATION_INGRESS_CLASS),
                 codes::CONFLICT,
-                format!("the annotation says class {}, spec.ingressClassName says {}; the annotation counts", names::quoted(annotation), names::quoted(class)),
+                format!(
+                    "the annotation says class {}, spec.ingressClassName says {}; the annotation counts",
+                    names::quoted(annotation),
+                    names::quoted(class)
+                ),
                 "remove the annotation; spec.ingressClassName replaces it",
             ));
         }

@@ -98,12 +98,22 @@ impl Reader<'_, '_> {
         let ports = [("spec.ports.http", spec.ports.http, 80), ("spec.ports.https", spec.ports.https, 443)];
         let [http, https] = ports.map(|(field, port, default)| {
             u16::try_from(port).ok().filter(|port| *port != 0).unwrap_or_else(|| {
-                self.error(field, codes::INVALID_VALUE, format!("{port} is not a port number; {default} is used"), "use a number from 1 to 65535");
+                self.error(
+                    field,
+                    codes::INVALID_VALUE,
+                    format!("{port} is not a port number; {default} is used"),
+                    "use a number from 1 to 65535",
+                );
                 default
             })
         });
         let https_port = if http == https {
-            self.error("spec.ports", codes::CONFLICT, format!("http and https have the same port {http}; HTTPS is not served"), "use two ports");
+            self.error(
+                "spec.ports",
+                codes::CONFLICT,
+                format!("http and https have the same port {http}; HTTPS is not served"),
+                "use two ports",
+            );
             None
         } else {
             Some(https)
@@ -135,7 +145,12 @@ impl Reader<'_, '_> {
             (None, None) => return,
         };
         if names::object_name(&name).is_some() {
-            self.error(field, codes::INVALID_VALUE, format!("{} is not a name", names::quoted(&name)), "name a Backend of the fleet's namespace");
+            self.error(
+                field,
+                codes::INVALID_VALUE,
+                format!("{} is not a name", names::quoted(&name)),
+                "name a Backend of the fleet's namespace",
+            );
             return;
         }
         let key = (self.id.namespace.clone(), Name::from(name));
@@ -144,7 +159,12 @@ impl Reader<'_, '_> {
             self.state.policy = record.policy.clone();
             self.state.policy_source = Some(ObjectRef::new(Kind::Backend, key.0, key.1));
         } else {
-            self.error(field, codes::NOT_FOUND, format!("there is no Backend {}/{}", key.0, key.1), "create it in the fleet's namespace, or correct the name");
+            self.error(
+                field,
+                codes::NOT_FOUND,
+                format!("there is no Backend {}/{}", key.0, key.1),
+                "create it in the fleet's namespace, or correct the name",
+            );
         }
     }
 
@@ -157,7 +177,13 @@ impl Reader<'_, '_> {
         };
         for (key, _) in map.data.iter().filter(|(key, _)| *key != "cr-backend") {
             let (message, help) = (format!("the key {} has no effect", names::quoted(key)), "the only known key is cr-backend");
-            self.state.diagnostics.push(Diagnostic::warning(&object, format!("data[{}]", names::quoted(key)), codes::UNKNOWN_FIELD, message, help));
+            self.state.diagnostics.push(Diagnostic::warning(
+                &object,
+                format!("data[{}]", names::quoted(key)),
+                codes::UNKNOWN_FIELD,
+                message,
+                help,
+            ));
         }
         let value = map.data.get("cr-backend")?.trim();
         // Other controllers write NAMESPACE/NAME there.

@@ -83,7 +83,12 @@ pub(super) fn certificate_id(namespace: &str, name: &str) -> CertificateId {
 }
 
 /// Merges what `claimants` (the oldest first) say about `host`. `last` is the fleet's default backend.
-pub(super) fn merge(host: &HostMatch, claimants: &[Claimant<'_>], ownership: NamespaceOwnership, last: Option<(&Target, &ObjectRef)>) -> Merged {
+pub(super) fn merge(
+    host: &HostMatch,
+    claimants: &[Claimant<'_>],
+    ownership: NamespaceOwnership,
+    last: Option<(&Target, &ObjectRef)>,
+) -> Merged {
     let mut merged = Merged::default();
     let owner = claimants.iter().find(|c| c.claims.routes());
     let mut admitted: Vec<&Claimant<'_>> = Vec::with_capacity(claimants.len());
@@ -100,7 +105,13 @@ pub(super) fn merge(host: &HostMatch, claimants: &[Claimant<'_>], ownership: Nam
         && (!routes.is_empty() || *host == HostMatch::Any)
     {
         let root = PathMatch::Prefix("/".into());
-        let route = Route { path: root.clone(), conditions: Conditions::default(), target: target.clone(), https_redirect: None, source: source.clone() };
+        let route = Route {
+            path: root.clone(),
+            conditions: Conditions::default(),
+            target: target.clone(),
+            https_redirect: None,
+            source: source.clone(),
+        };
         routes.entry(root).or_insert(route);
     }
     if !routes.is_empty() {
@@ -202,7 +213,13 @@ fn certificates(host: &HostMatch, owner: Option<&Name>, claimants: &[&Claimant<'
                     host(),
                     owner.map_or("", |o| o)
                 );
-                merged.diagnostics.push(Diagnostic::warning(claimant.object, &*tls.field, codes::CONFLICT, message, "remove the tls entry, or use another host"));
+                merged.diagnostics.push(Diagnostic::warning(
+                    claimant.object,
+                    &*tls.field,
+                    codes::CONFLICT,
+                    message,
+                    "remove the tls entry, or use another host",
+                ));
                 continue;
             }
             let Some(key_type) = tls.key_type else { continue };
@@ -214,8 +231,11 @@ fn certificates(host: &HostMatch, owner: Option<&Name>, claimants: &[&Claimant<'
                 Entry::Occupied(first) if first.get().0 == &tls.secret => {}
                 Entry::Occupied(first) => {
                     let (secret, object) = first.get();
-                    let message =
-                        format!("{} has the {} certificate of Secret {secret} from {object} already; this one is not served", host(), key_type.as_str());
+                    let message = format!(
+                        "{} has the {} certificate of Secret {secret} from {object} already; this one is not served",
+                        host(),
+                        key_type.as_str()
+                    );
                     let help = "remove one of the two, or use a key of another type";
                     merged.diagnostics.push(Diagnostic::warning(claimant.object, &*tls.field, codes::CONFLICT, message, help));
                 }

@@ -108,7 +108,12 @@ impl Reader<'_, '_> {
         let wrong = [("metadata.namespace", self.namespace.clone()), ("metadata.name", self.name.clone())];
         for (field, name) in wrong {
             if let Some(problem) = names::object_name(&name) {
-                self.error(field, codes::INVALID_VALUE, format!("the name {} {problem}", names::quoted(&name)), "use lower-case letters, digits, dashes and dots");
+                self.error(
+                    field,
+                    codes::INVALID_VALUE,
+                    format!("the name {} {problem}", names::quoted(&name)),
+                    "use lower-case letters, digits, dashes and dots",
+                );
                 return false;
             }
         }
@@ -135,8 +140,12 @@ impl Reader<'_, '_> {
     }
 
     fn read(&mut self, ingress: &Ingress) {
-        let hosts: Vec<Option<HostMatch>> =
-            ingress.rules.iter().enumerate().map(|(i, rule)| self.host(rule.host.as_deref().unwrap_or(""), &format!("spec.rules[{i}].host"))).collect();
+        let hosts: Vec<Option<HostMatch>> = ingress
+            .rules
+            .iter()
+            .enumerate()
+            .map(|(i, rule)| self.host(rule.host.as_deref().unwrap_or(""), &format!("spec.rules[{i}].host")))
+            .collect();
         for (i, tls) in ingress.tls.iter().enumerate() {
             self.tls(i, tls, &hosts);
         }
@@ -166,7 +175,12 @@ impl Reader<'_, '_> {
         let Some(backend) = &ingress.default_backend else {
             for (i, (rule, host)) in ingress.rules.iter().zip(hosts).enumerate() {
                 if rule.paths.as_ref().is_none_or(|paths| paths.is_empty()) && host.is_some() {
-                    self.error(format!("spec.rules[{i}]"), codes::INVALID_FIELD, "the rule has no paths and the Ingress no default backend", "add paths or a default backend");
+                    self.error(
+                        format!("spec.rules[{i}]"),
+                        codes::INVALID_FIELD,
+                        "the rule has no paths and the Ingress no default backend",
+                        "add paths or a default backend",
+                    );
                 }
             }
             return;
@@ -188,7 +202,12 @@ impl Reader<'_, '_> {
         match names::host(text) {
             Ok(host) => Some(host),
             Err(wrong) => {
-                self.error(field, codes::INVALID_VALUE, format!("the host {} {wrong}", names::quoted(text)), "use a DNS name, with *. in front for any one label");
+                self.error(
+                    field,
+                    codes::INVALID_VALUE,
+                    format!("the host {} {wrong}", names::quoted(text)),
+                    "use a DNS name, with *. in front for any one label",
+                );
                 None
             }
         }
@@ -201,11 +220,21 @@ impl Reader<'_, '_> {
             (path, _) => path.unwrap_or(""),
         };
         if let PathType::Other(other) = kind {
-            self.error(format!("{field}.pathType"), codes::INVALID_VALUE, format!("{} is not a path type", names::quoted(other)), "use Exact, Prefix or ImplementationSpecific");
+            self.error(
+                format!("{field}.pathType"),
+                codes::INVALID_VALUE,
+                format!("{} is not a path type", names::quoted(other)),
+                "use Exact, Prefix or ImplementationSpecific",
+            );
             return None;
         }
         if let Err(wrong) = names::path(path) {
-            self.error(format!("{field}.path"), codes::INVALID_VALUE, format!("the path {} {wrong}", names::quoted(path)), "use an absolute, encoded path such as /shop");
+            self.error(
+                format!("{field}.path"),
+                codes::INVALID_VALUE,
+                format!("the path {} {wrong}", names::quoted(path)),
+                "use an absolute, encoded path such as /shop",
+            );
             return None;
         }
         Some(if *kind == PathType::Exact { PathMatch::Exact(path.into()) } else { names::prefix(path) })
@@ -221,7 +250,12 @@ impl Reader<'_, '_> {
             for (i, text) in tls.hosts.iter().enumerate() {
                 let at = format!("{field}.hosts[{i}]");
                 if text.is_empty() {
-                    self.error(at, codes::INVALID_VALUE, "the host is empty", "use a DNS name, or leave hosts out to mean those of the rules");
+                    self.error(
+                        at,
+                        codes::INVALID_VALUE,
+                        "the host is empty",
+                        "use a DNS name, or leave hosts out to mean those of the rules",
+                    );
                 } else if let Some(host) = self.host(text, &at) {
                     hosts.push((host, at));
                 }
@@ -252,7 +286,12 @@ impl Reader<'_, '_> {
     fn certificate(&mut self, secret: &Name, field: &str) -> Option<Option<super::pem::KeyType>> {
         let field = format!("{field}.secretName");
         if secret.contains('/') {
-            self.error(field, codes::REF_NOT_PERMITTED, format!("{} names another namespace", names::quoted(secret)), "use a Secret of the Ingress' own namespace");
+            self.error(
+                field,
+                codes::REF_NOT_PERMITTED,
+                format!("{} names another namespace", names::quoted(secret)),
+                "use a Secret of the Ingress' own namespace",
+            );
             return None;
         }
         if let Some(wrong) = names::object_name(secret) {
@@ -270,7 +309,16 @@ impl Reader<'_, '_> {
     }
 
     #[allow(clippy::too_many_arguments)] // a path with where it stands
-    fn claim(&mut self, host: &HostMatch, path: PathMatch, written: &str, backend: &IngressBackend, field: &str, at: &str, to: &str) -> Claim {
+    fn claim(
+        &mut self,
+        host: &HostMatch,
+        path: PathMatch,
+        written: &str,
+        backend: &IngressBackend,
+        field: &str,
+        at: &str,
+        to: &str,
+    ) -> Claim {
         let (target, record) = self.target(backend, &path, written, &format!("{field}{to}"));
         let https_redirect = self.https_redirect(host, &record);
         Claim { path, target, https_redirect, field: format!("{field}{at}").into() }
@@ -301,7 +349,12 @@ impl Reader<'_, '_> {
                 (Target::Backend(id), record)
             }
             other if redirects => {
-                let id = BackendId { namespace: self.namespace.clone(), service: self.name.clone(), port: 0, owner: Owner::Route { name: self.name.clone() } };
+                let id = BackendId {
+                    namespace: self.namespace.clone(),
+                    service: self.name.clone(),
+                    port: 0,
+                    owner: Owner::Route { name: self.name.clone() },
+                };
                 self.backends.insert(id.clone(), Wish { service: None, policy: self.policy.clone(), sources: self.sources.clone() });
                 (Target::Backend(id), other.map(|(_, _, record)| record).unwrap_or_default())
             }
@@ -314,14 +367,24 @@ impl Reader<'_, '_> {
             match &backend.resource {
                 Some(resource) => {
                     let what = names::quoted(&format!("{} {}", resource.kind, resource.name));
-                    self.error(format!("{field}.resource"), codes::UNSUPPORTED, format!("a resource ({what}) as backend is not supported"), "use a service");
+                    self.error(
+                        format!("{field}.resource"),
+                        codes::UNSUPPORTED,
+                        format!("a resource ({what}) as backend is not supported"),
+                        "use a service",
+                    );
                 }
                 None => self.error(field, codes::INVALID_FIELD, "the backend names no service", "give service.name and service.port"),
             }
             return None;
         };
         if backend.resource.is_some() {
-            self.error(format!("{field}.resource"), codes::INVALID_FIELD, "the backend names a service and a resource", "keep one of the two; the service is used");
+            self.error(
+                format!("{field}.resource"),
+                codes::INVALID_FIELD,
+                "the backend names a service and a resource",
+                "keep one of the two; the service is used",
+            );
         }
         let key = (service.name.clone(), service.port.clone());
         let known = self.resolved.get(&key).cloned();
@@ -374,8 +437,16 @@ pub(super) fn look_up_port(look: &mut Lookups<'_>, service: &Key, port: Option<&
     }
     let record = look.service(service);
     let result = match record.routing.behind {
-        Behind::Missing => Err(refused(codes::NOT_FOUND, format!("there is no Service {namespace}/{name}; requests get 503"), "create the Service, or correct the name")),
-        Behind::Unusable => Err(refused(codes::NOT_FOUND, format!("Service {namespace}/{name} cannot be used; requests get 503"), "see what is said about the Service")),
+        Behind::Missing => Err(refused(
+            codes::NOT_FOUND,
+            format!("there is no Service {namespace}/{name}; requests get 503"),
+            "create the Service, or correct the name",
+        )),
+        Behind::Unusable => Err(refused(
+            codes::NOT_FOUND,
+            format!("Service {namespace}/{name} cannot be used; requests get 503"),
+            "see what is said about the Service",
+        )),
         Behind::Endpoints | Behind::Name(_) => services::port(name, &record.routing, port),
     };
     (result, record)

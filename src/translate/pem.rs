@@ -68,8 +68,9 @@ pub(super) fn check(certificate: Option<&[u8]>, key: Option<&[u8]>) -> Result<Ch
         return Err(flaw("tls.crt", format!("tls.crt holds more than {MAX_CHAIN} certificates"), RENEW));
     }
     let key_type = check_chain(&chain)?;
-    let mut keys =
-        PrivateKeyDer::pem_slice_iter(key).collect::<Result<Vec<_>, _>>().map_err(|_| flaw("tls.key", "tls.key is not valid PEM", RENEW))?;
+    let mut keys = PrivateKeyDer::pem_slice_iter(key)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|_| flaw("tls.key", "tls.key is not valid PEM", RENEW))?;
     let key_der = match (keys.pop(), keys.is_empty()) {
         (Some(key), true) => key,
         (Some(_), false) => return Err(flaw("tls.key", "tls.key holds more than one private key", RENEW)),
@@ -79,10 +80,18 @@ pub(super) fn check(certificate: Option<&[u8]>, key: Option<&[u8]>) -> Result<Ch
         (None, _) => return Err(flaw("tls.key", "tls.key holds no private key", RENEW)),
     };
     let signing = rustls::crypto::ring::sign::any_supported_type(&key_der).map_err(|_| {
-        flaw("tls.key", "the private key in tls.key is broken or of an unsupported kind", "use RSA of 2048 to 8192 bits, ECDSA P-256 or P-384, or Ed25519")
+        flaw(
+            "tls.key",
+            "the private key in tls.key is broken or of an unsupported kind",
+            "use RSA of 2048 to 8192 bits, ECDSA P-256 or P-384, or Ed25519",
+        )
     })?;
     CertifiedKey::new(chain, signing).keys_match().map_err(|_| {
-        flaw("tls.key", "the private key in tls.key does not belong to the first certificate in tls.crt", "renew both together, with the leaf certificate first")
+        flaw(
+            "tls.key",
+            "the private key in tls.key does not belong to the first certificate in tls.crt",
+            "renew both together, with the leaf certificate first",
+        )
     })?;
     let mut pem = sections(certificate, |label| label == "CERTIFICATE");
     pem.extend(sections(key, |label| label.ends_with("PRIVATE KEY")));
@@ -129,8 +138,7 @@ pub(super) fn check_authorities(pem: &[u8]) -> Result<String, String> {
     if pem.len() > MAX_PEM {
         return Err("is larger than 1 MiB".to_owned());
     }
-    let certificates =
-        CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|_| "is not valid PEM".to_owned())?;
+    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|_| "is not valid PEM".to_owned())?;
     if certificates.is_empty() {
         return Err("holds no certificate".to_owned());
     }

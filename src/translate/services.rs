@@ -130,7 +130,8 @@ fn refused(field: &'static str, code: Code, message: impl Into<String>, help: im
 /// The number of the port of the Service `name` that `port` means.
 pub(super) fn port(name: &str, routing: &Routing, port: Option<&PortRef>) -> Result<u16, Refused> {
     let ports = || {
-        let all: Vec<String> = routing.ports.iter().map(|p| p.name.as_ref().map_or_else(|| p.port.to_string(), |n| format!("{n} ({})", p.port))).collect();
+        let all: Vec<String> =
+            routing.ports.iter().map(|p| p.name.as_ref().map_or_else(|| p.port.to_string(), |n| format!("{n} ({})", p.port))).collect();
         if all.is_empty() { "it has none".to_owned() } else { format!("it has {}", all.join(", ")) }
     };
     let found = match port {
@@ -140,18 +141,34 @@ pub(super) fn port(name: &str, routing: &Routing, port: Option<&PortRef>) -> Res
         }
         Some(PortRef::Number(number)) => {
             let Some(valid) = u16::try_from(*number).ok().filter(|n| *n != 0) else {
-                return Err(refused("port.number", codes::INVALID_VALUE, format!("{number} is not a port number"), "use a number from 1 to 65535"));
+                return Err(refused(
+                    "port.number",
+                    codes::INVALID_VALUE,
+                    format!("{number} is not a port number"),
+                    "use a number from 1 to 65535",
+                ));
             };
             // A DNS name needs no port list: any port may be asked for.
             if matches!(routing.behind, Behind::Name(_)) && routing.ports.is_empty() {
                 return Ok(valid);
             }
             let tcp = routing.ports.iter().find(|p| p.port == valid && p.protocol == Protocol::Tcp);
-            tcp.or_else(|| routing.ports.iter().find(|p| p.port == valid))
-                .ok_or_else(|| refused("port.number", codes::NOT_FOUND, format!("Service {name} has no port {number}; {}", ports()), "use a port of the Service"))?
+            tcp.or_else(|| routing.ports.iter().find(|p| p.port == valid)).ok_or_else(|| {
+                refused(
+                    "port.number",
+                    codes::NOT_FOUND,
+                    format!("Service {name} has no port {number}; {}", ports()),
+                    "use a port of the Service",
+                )
+            })?
         }
         Some(PortRef::Name(port)) => routing.ports.iter().find(|p| p.name.as_deref() == Some(port)).ok_or_else(|| {
-            refused("port.name", codes::NOT_FOUND, format!("Service {name} has no port named {}; {}", names::quoted(port), ports()), "use a port of the Service")
+            refused(
+                "port.name",
+                codes::NOT_FOUND,
+                format!("Service {name} has no port named {}; {}", names::quoted(port), ports()),
+                "use a port of the Service",
+            )
         })?,
     };
     if found.protocol != Protocol::Tcp {

@@ -299,12 +299,14 @@ impl State {
     }
 
     fn merge(&mut self, host: &HostMatch, certificates: &mut BTreeSet<CertificateId>, touched: &mut Touched) {
-        let fragments = self.claimants.get(host).into_iter().flatten().filter_map(|age| self.fragments.get(&(age.namespace.clone(), age.name.clone())));
-        let claimants: Vec<Claimant<'_>> = fragments
-            .filter_map(|f| f.hosts.get(host).map(|claims| Claimant { age: &f.age, object: &f.object, claims }))
-            .collect();
-        let last = self.fleet.last.as_ref().zip(self.fleet.object.as_ref()).map(|((target, _), object): (&(Target, _), _)| (target, object));
-        let Merged { host: routes, certificates: served, diagnostics } = hosts::merge(host, &claimants, self.fleet.settings.ownership, last);
+        let fragments =
+            self.claimants.get(host).into_iter().flatten().filter_map(|age| self.fragments.get(&(age.namespace.clone(), age.name.clone())));
+        let claimants: Vec<Claimant<'_>> =
+            fragments.filter_map(|f| f.hosts.get(host).map(|claims| Claimant { age: &f.age, object: &f.object, claims })).collect();
+        let last =
+            self.fleet.last.as_ref().zip(self.fleet.object.as_ref()).map(|((target, _), object): (&(Target, _), _)| (target, object));
+        let Merged { host: routes, certificates: served, diagnostics } =
+            hosts::merge(host, &claimants, self.fleet.settings.ownership, last);
         if let Some(table) = self.model.tables.get_mut(TABLE)
             && table.hosts.get(host) != routes.as_ref()
         {
@@ -326,7 +328,14 @@ impl State {
     }
 
     /// `host` has the certificates `after` instead of `before`.
-    fn serve(&mut self, host: &HostMatch, before: &[CertificateId], after: &[CertificateId], dirty: &mut BTreeSet<CertificateId>, touched: &mut Touched) {
+    fn serve(
+        &mut self,
+        host: &HostMatch,
+        before: &[CertificateId],
+        after: &[CertificateId],
+        dirty: &mut BTreeSet<CertificateId>,
+        touched: &mut Touched,
+    ) {
         let name: Box<str> = match host {
             HostMatch::Exact(name) => name.clone(),
             HostMatch::Wildcard(suffix) => format!("*.{suffix}").into(),

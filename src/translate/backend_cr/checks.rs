@@ -17,9 +17,16 @@ impl Reader {
                 if other.is_some() {
                     self.refused("adv_check", "only httpchk is supported", "use httpchk, or remove the field for checks by connection");
                 }
-                for (given, field) in [(spec.httpchk_params.is_some(), "httpchk_params"), (spec.http_check_list.is_some(), "http_check_list")] {
+                for (given, field) in
+                    [(spec.httpchk_params.is_some(), "httpchk_params"), (spec.http_check_list.is_some(), "http_check_list")]
+                {
                     if given {
-                        self.error(field, codes::INVALID_FIELD, format!("{field} has no effect without adv_check: httpchk"), "add adv_check: httpchk");
+                        self.error(
+                            field,
+                            codes::INVALID_FIELD,
+                            format!("{field} has no effect without adv_check: httpchk"),
+                            "add adv_check: httpchk",
+                        );
                     }
                 }
                 return;
@@ -59,7 +66,11 @@ impl Reader {
                     if header.name.eq_ignore_ascii_case("host") {
                         check.host = self.text(&at(&format!("headers[{n}].fmt")), Some(&header.fmt), host).or(check.host.take());
                     } else {
-                        self.refused(&at(&format!("headers[{n}].name")), "only the Host header of a check is supported", "remove the header");
+                        self.refused(
+                            &at(&format!("headers[{n}].name")),
+                            "only the Host header of a check is supported",
+                            "remove the header",
+                        );
                     }
                 }
             }
@@ -82,7 +93,12 @@ impl Reader {
                 return None;
             }
             None => {
-                self.error(&at_match, codes::INVALID_FIELD, "the expectation says not what is looked at", "set match to status, rstatus, string or rstring");
+                self.error(
+                    &at_match,
+                    codes::INVALID_FIELD,
+                    "the expectation says not what is looked at",
+                    "set match to status, rstatus, string or rstring",
+                );
                 return None;
             }
         };
@@ -220,7 +236,13 @@ fn class(chars: &mut impl Iterator<Item = char>) -> Option<()> {
 
 /// The rest of `{n}`, `{n,}` or `{n,m}`, at most 100.
 fn bounds(chars: &mut impl Iterator<Item = char>) -> Option<()> {
-    let text: String = chars.take_while(|c| *c != '}').collect();
+    let mut text = String::new();
+    loop {
+        match chars.next()? {
+            '}' => break,
+            c => text.push(c),
+        }
+    }
     let (low, high) = text.split_once(',').unwrap_or((&text, &text));
     let low: u32 = low.parse().ok()?;
     let high: u32 = if high.is_empty() { low } else { high.parse().ok()? };
@@ -233,7 +255,9 @@ mod tests {
 
     #[test]
     fn patterns_that_do_not_compile_or_never_end_are_refused() {
-        for bad in ["(", ")", "[a", "a{2", "*a", "a**", "(a+)+", "((a|b*)c)*", "a\\", "(?=a)", "\\1", "(a)\\1", "a{1000}", "", "a{3,2}", "(*FAIL)"] {
+        for bad in
+            ["(", ")", "[a", "a{2", "*a", "a**", "(a+)+", "((a|b*)c)*", "a\\", "(?=a)", "\\1", "(a)\\1", "a{1000}", "", "a{3,2}", "(*FAIL)"]
+        {
             assert!(pattern(bad).is_err(), "{bad}");
         }
         for good in ["^2[0-9]{2}$", "ok", "(ok|fine)", "^(?:[23]..|404)$", "a+b*c?", "[]a]", "[^]]x", "\\d+"] {

@@ -8,7 +8,8 @@ use super::lookups::Key;
 use super::names;
 use crate::api::backend as api;
 use crate::model::{
-    Balance, CaBundle, CaId, Cookie, CookieMode, ForwardFor, HashFunction, HashType, HttpConnectionMode, Millis, Policy, Redispatch, RetryOn,
+    Balance, CaBundle, CaId, Cookie, CookieMode, ForwardFor, HashFunction, HashType, HttpConnectionMode, Millis, Policy, Redispatch,
+    RetryOn,
 };
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::{Reference, World};
@@ -39,7 +40,13 @@ pub(super) fn missing(object: &ObjectRef, backend: &ObjectRef) -> Diagnostic {
 }
 
 /// Tells of fields that a native key and the `Backend` of one object both set: the native key wins.
-pub(super) fn tell_overlap(object: &ObjectRef, native: &Policy, backend: &Policy, reference: &ObjectRef, diagnostics: &mut Vec<Diagnostic>) {
+pub(super) fn tell_overlap(
+    object: &ObjectRef,
+    native: &Policy,
+    backend: &Policy,
+    reference: &ObjectRef,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     let both = [
         ("timeout-server", "server_timeout", native.server_timeout, backend.server_timeout),
         ("timeout-connect", "connect_timeout", native.connect_timeout, backend.connect_timeout),
@@ -198,7 +205,9 @@ impl Reader {
                 let name = self.required("balance.hdr_name", balance.hdr_name.as_deref())?;
                 Balance::Header { name, domain_only: balance.hdr_use_domain_only.unwrap_or(false) }
             }
-            Algorithm::RdpCookie => Balance::RdpCookie(self.text("balance.rdp_cookie_name", balance.rdp_cookie_name.as_deref(), names::token)),
+            Algorithm::RdpCookie => {
+                Balance::RdpCookie(self.text("balance.rdp_cookie_name", balance.rdp_cookie_name.as_deref(), names::token))
+            }
             Algorithm::StaticRr => {
                 let why = "static-rr is not supported: it keeps servers from being added and removed without a reload";
                 self.refused("balance.algorithm", why, "use roundrobin");
@@ -213,7 +222,12 @@ impl Reader {
 
     fn required(&mut self, field: &str, value: Option<&str>) -> Option<Box<str>> {
         if value.is_none() {
-            self.error(field, codes::INVALID_FIELD, "the algorithm needs this field, which is missing", "add it, or choose another algorithm");
+            self.error(
+                field,
+                codes::INVALID_FIELD,
+                "the algorithm needs this field, which is missing",
+                "add it, or choose another algorithm",
+            );
         }
         self.text(field, value, names::token)
     }
@@ -263,7 +277,9 @@ impl Reader {
             match names::dns_name(domain.value.strip_prefix('.').unwrap_or(&domain.value)) {
                 Ok(name) if name.contains('.') => domains.push(name.into()),
                 Ok(_) => self.invalid(&format!("cookie.domain[{n}].value"), "the domain has no dot in it"),
-                Err(wrong) => self.invalid(&format!("cookie.domain[{n}].value"), format!("the domain {} {wrong}", names::quoted(&domain.value))),
+                Err(wrong) => {
+                    self.invalid(&format!("cookie.domain[{n}].value"), format!("the domain {} {wrong}", names::quoted(&domain.value)))
+                }
             }
         }
         let mut attributes = Vec::new();
@@ -298,7 +314,9 @@ impl Reader {
                 "response-timeout" => Some(RetryOn::ResponseTimeout),
                 "0rtt-rejected" => Some(RetryOn::ZeroRttRejected),
                 "all-retryable-errors" => Some(RetryOn::AllRetryableErrors),
-                "401" | "403" | "404" | "408" | "421" | "425" | "429" | "500" | "501" | "502" | "503" | "504" => word.parse().ok().map(RetryOn::Status),
+                "401" | "403" | "404" | "408" | "421" | "425" | "429" | "500" | "501" | "502" | "503" | "504" => {
+                    word.parse().ok().map(RetryOn::Status)
+                }
                 _ => None,
             };
             match known {
@@ -322,7 +340,9 @@ impl Reader {
                 continue;
             }
             let help = match &**path {
-                "http_request_rule_list" => "remove it; headers, rewrites and redirects are annotations: haproxy-fleet.dev/request-header.NAME and others",
+                "http_request_rule_list" => {
+                    "remove it; headers, rewrites and redirects are annotations: haproxy-fleet.dev/request-header.NAME and others"
+                }
                 "http_response_rule_list" => "remove it; headers are annotations: haproxy-fleet.dev/response-header.NAME",
                 "mode" => "remove it; Ingress is always HTTP",
                 _ => "remove the field",

@@ -82,7 +82,8 @@ impl Reader {
         let namespace = self.object.namespace.clone();
         let reference = api::CaReference::parse(text).filter(|r| names::object_name(&r.name).is_none() && names::token(&r.key).is_ok());
         let Some(reference) = reference else {
-            let message = format!("{} names neither a Secret nor a ConfigMap; backends that verify with it answer 503", names::quoted(text));
+            let message =
+                format!("{} names neither a Secret nor a ConfigMap; backends that verify with it answer 503", names::quoted(text));
             self.error(FIELD, codes::INVALID_VALUE, message, "write secret/NAME or configmap/NAME, with /KEY if it is not ca.crt");
             return Some(CaId(id(&[&namespace, "invalid", &self.object.name.clone(), ""]).into()));
         };
@@ -94,14 +95,20 @@ impl Reader {
         let source = ObjectRef::new(kind, namespace.clone(), &*reference.name);
         self.references.insert(Reference::Object(source.clone()));
         let content: Option<Option<Vec<u8>>> = match reference.kind {
-            api::CaKind::Secret => world.secret(&namespace, &reference.name).map(|secret| secret.get(&reference.key).map(|b| b.expose().to_vec())),
-            api::CaKind::ConfigMap => world.config_map(&namespace, &reference.name).map(|map| map.data.get(&reference.key).map(|t| t.as_bytes().to_vec())),
+            api::CaKind::Secret => {
+                world.secret(&namespace, &reference.name).map(|secret| secret.get(&reference.key).map(|b| b.expose().to_vec()))
+            }
+            api::CaKind::ConfigMap => {
+                world.config_map(&namespace, &reference.name).map(|map| map.data.get(&reference.key).map(|t| t.as_bytes().to_vec()))
+            }
         };
         let key = &reference.key;
         let wrong = match content {
             None => Err((codes::NOT_FOUND, format!("there is no {source}"))),
             Some(None) => Err((codes::NOT_FOUND, format!("{source} has no key {}", names::quoted(key)))),
-            Some(Some(pem)) => pem::check_authorities(&pem).map_err(|wrong| (codes::INVALID_CERTIFICATE, format!("{key} of {source} {wrong}"))),
+            Some(Some(pem)) => {
+                pem::check_authorities(&pem).map_err(|wrong| (codes::INVALID_CERTIFICATE, format!("{key} of {source} {wrong}")))
+            }
         };
         match wrong {
             Ok(pem) => self.authorities = Some((ca.clone(), CaBundle { pem: pem.into(), sources: [source].into() })),

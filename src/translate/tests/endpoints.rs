@@ -8,7 +8,8 @@ fn slice(name: &str, rest: &str) -> String {
 }
 
 fn web() -> String {
-    "kind: Service\nmetadata: {name: a}\nspec: {ports: [{name: http, port: 80}, {name: other, port: 81}]}\n---\n".to_owned() + &ingress("web", "foo.com", "a")
+    "kind: Service\nmetadata: {name: a}\nspec: {ports: [{name: http, port: 80}, {name: other, port: 81}]}\n---\n".to_owned()
+        + &ingress("web", "foo.com", "a")
 }
 
 fn v4(name: &str, port: u16, endpoints: &str) -> String {
@@ -32,7 +33,8 @@ fn duplicates_over_slices_count_once_and_the_living_state_wins() {
 
 #[test]
 fn ready_serves_terminating_but_serving_drains_and_the_rest_is_left_out() {
-    let all = "[{addresses: [10.0.0.1]}, {addresses: [10.0.0.2], conditions: {ready: true}}, {addresses: [10.0.0.3], conditions: {ready: false}},
+    let all =
+        "[{addresses: [10.0.0.1]}, {addresses: [10.0.0.2], conditions: {ready: true}}, {addresses: [10.0.0.3], conditions: {ready: false}},
   {addresses: [10.0.0.4], conditions: {ready: false, serving: true, terminating: true}},
   {addresses: [10.0.0.5], conditions: {ready: false, serving: false, terminating: true}}]";
     let case = Case::edge(&(web() + &v4("s1", 8080, all)));
@@ -74,7 +76,10 @@ fn a_headless_service_is_like_any_other() {
 
 #[test]
 fn an_external_name_is_resolved_later_with_the_port_that_the_rule_names() {
-    let external = |name: &str| format!("kind: Service\nmetadata: {{name: a}}\nspec: {{type: ExternalName, externalName: {name}}}\n---\n") + &ingress("web", "foo.com", "a");
+    let external = |name: &str| {
+        format!("kind: Service\nmetadata: {{name: a}}\nspec: {{type: ExternalName, externalName: {name}}}\n---\n")
+            + &ingress("web", "foo.com", "a")
+    };
     let case = Case::edge(&external("API.example.com."));
     assert_eq!(case.only().1.kind, BackendKind::ExternalName { host: "api.example.com".into(), port: 80 });
     case.silent();
@@ -87,7 +92,7 @@ fn an_external_name_is_resolved_later_with_the_port_that_the_rule_names() {
 
 #[test]
 fn an_endpoint_change_touches_only_the_endpoints_of_its_backends() {
-    let mut case = Case::edge(&(service("a") + &service("b") + &ingress("x", "foo.com", "a") + &ingress("y", "bar.com", "b")));
+    let mut case = Case::edge(&(service("a") + &service("b") + &ingress("x", "foo.com", "a") + &ingress("w", "bar.com", "b")));
     let touched = case.set(&v4("a-1", 8081, "[{addresses: [10.0.0.9]}]"));
     assert_eq!(touched.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(), ["shop/a:80"]);
     assert_eq!(crate::model::Touched { endpoints: touched.endpoints.clone(), ..Default::default() }, touched);

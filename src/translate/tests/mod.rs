@@ -9,7 +9,7 @@ mod routes;
 mod tls;
 
 use crate::api::{self, Meta};
-use crate::model::{Backend, BackendId, FleetId, Host, HostMatch, Owner, PathMatch, Route, Target};
+use crate::model::{Backend, BackendId, FleetId, Host, HostMatch, PathMatch, Route, Target};
 use crate::report::{Code, Diagnostic, ObjectRef};
 use crate::translate::{Options, TABLE, Translator, names};
 use crate::world::{Changed, Object, World};
@@ -40,7 +40,9 @@ pub(super) fn object(doc: &Value) -> Object {
     let spec = doc["spec"].clone();
     let mut ignored = Vec::new();
     match kind {
-        "IngressDeployment" => Object::IngressDeployment(Arc::new(api::IngressDeployment { meta, spec: serde_json::from_value(spec).unwrap() })),
+        "IngressDeployment" => {
+            Object::IngressDeployment(Arc::new(api::IngressDeployment { meta, spec: serde_json::from_value(spec).unwrap() }))
+        }
         "Ingress" => Object::Ingress(Arc::new(api::Ingress::from_full(meta, Some(serde_json::from_value(spec).unwrap()), &mut ignored))),
         "IngressClass" => Object::IngressClass(Arc::new(api::IngressClass::from_full(meta, serde_json::from_value(spec).unwrap()))),
         "Service" => Object::Service(Arc::new(api::Service::from_full(meta, Some(serde_json::from_value(spec).unwrap()), &mut ignored))),
@@ -120,7 +122,10 @@ impl Case {
 
     pub(super) fn backend(&self, text: &str) -> &Backend {
         let all = &self.translator.model().backends;
-        all.iter().find(|(id, _)| id.to_string() == text).map(|(_, b)| b).unwrap_or_else(|| panic!("{text} of {:?}", all.keys().collect::<Vec<_>>()))
+        all.iter()
+            .find(|(id, _)| id.to_string() == text)
+            .map(|(_, b)| b)
+            .unwrap_or_else(|| panic!("{text} of {:?}", all.keys().collect::<Vec<_>>()))
     }
 
     /// The only backend.
@@ -207,8 +212,4 @@ stringData:
         indent(made.cert.pem()),
         indent(made.signing_key.serialize_pem())
     )
-}
-
-pub(super) fn shared(service: &str) -> BackendId {
-    BackendId { namespace: "shop".into(), service: service.into(), port: 80, owner: Owner::Shared }
 }

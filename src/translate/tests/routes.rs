@@ -2,7 +2,9 @@ use super::{Case, ingress, service};
 use crate::report::{Kind, codes};
 
 fn paths(name: &str, host: &str, paths: &str) -> String {
-    format!("kind: Ingress\nmetadata: {{name: {name}}}\nspec:\n  ingressClassName: edge\n  rules:\n  - host: '{host}'\n    http:\n      paths:\n{paths}\n---\n")
+    format!(
+        "kind: Ingress\nmetadata: {{name: {name}}}\nspec:\n  ingressClassName: edge\n  rules:\n  - host: '{host}'\n    http:\n      paths:\n{paths}\n---\n"
+    )
 }
 
 fn path(kind: &str, path: &str, service: &str) -> String {
@@ -11,7 +13,12 @@ fn path(kind: &str, path: &str, service: &str) -> String {
 
 #[test]
 fn exact_paths_come_first_and_then_the_longest_prefix() {
-    let all = [path("Prefix", "/", "a"), path("Prefix", "/shop/", "a"), path("Exact", "/shop", "a"), path("ImplementationSpecific", "/shop/cart", "a")];
+    let all = [
+        path("Prefix", "/", "a"),
+        path("Prefix", "/shop/", "a"),
+        path("Exact", "/shop", "a"),
+        path("ImplementationSpecific", "/shop/cart", "a"),
+    ];
     let case = Case::edge(&(service("a") + &paths("web", "Foo.COM", &all.concat())));
     assert_eq!(case.paths("foo.com"), ["=/shop", "/shop/cart", "/shop", "/"]);
     assert_eq!(case.target("foo.com", "/shop"), "shop/a:80");
@@ -26,14 +33,20 @@ fn an_exact_path_keeps_its_trailing_slash() {
 
 #[test]
 fn hosts_are_exact_or_wildcards_or_any() {
-    let case = Case::edge(&(service("a") + &ingress("x", "a.foo.com", "a") + &ingress("y", "'*.foo.com'", "a") + &ingress("z", "''", "a")));
+    let case = Case::edge(&(service("a") + &ingress("x", "a.foo.com", "a") + &ingress("w", "'*.foo.com'", "a") + &ingress("z", "''", "a")));
     assert!(case.host("a.foo.com").is_some() && case.host("*.foo.com").is_some() && case.host("*").is_some());
     case.silent();
 }
 
 #[test]
 fn wrong_hosts_and_paths_are_told_and_the_rest_serves() {
-    let all = [path("Prefix", "/ok", "a"), path("Prefix", "no", "a"), path("Exact", "/a b", "a"), path("Regex", "/x", "a"), path("Prefix", "/a//b", "a")];
+    let all = [
+        path("Prefix", "/ok", "a"),
+        path("Prefix", "no", "a"),
+        path("Exact", "/a b", "a"),
+        path("Regex", "/x", "a"),
+        path("Prefix", "/a//b", "a"),
+    ];
     let case = Case::edge(&(service("a") + &paths("web", "foo.com", &all.concat()) + &ingress("bad", "foo_bar.com", "a")));
     assert_eq!(case.paths("foo.com"), ["/ok"]);
     let fields: Vec<_> = case.told().into_iter().map(|(code, _, field)| (code, field)).collect();
@@ -66,7 +79,7 @@ fn the_older_of_two_claims_wins_and_the_younger_is_told() {
 
 #[test]
 fn of_claims_of_the_same_age_the_first_name_wins() {
-    let case = Case::edge(&(service("a") + &service("b") + &ingress("y", "foo.com", "b") + &ingress("x", "foo.com", "a")));
+    let case = Case::edge(&(service("a") + &service("b") + &ingress("z", "foo.com", "b") + &ingress("x", "foo.com", "a")));
     assert_eq!(case.target("foo.com", "/"), "shop/a:80");
 }
 
@@ -115,14 +128,20 @@ fn a_missing_service_that_appears_is_used() {
 
 #[test]
 fn a_default_backend_without_rules_takes_every_unknown_host() {
-    let case = Case::edge(&(service("a") + "kind: Ingress\nmetadata: {name: d}\nspec: {ingressClassName: edge, defaultBackend: {service: {name: a, port: {number: 80}}}}"));
+    let case = Case::edge(
+        &(service("a")
+            + "kind: Ingress\nmetadata: {name: d}\nspec: {ingressClassName: edge, defaultBackend: {service: {name: a, port: {number: 80}}}}"),
+    );
     assert_eq!(case.target("*", "/"), "shop/a:80");
     case.silent();
 }
 
 #[test]
 fn a_default_backend_with_rules_takes_what_nobody_claims_on_its_hosts() {
-    let yaml = service("a") + &service("b") + &paths("web", "foo.com", &path("Prefix", "/a", "a")).replace("  rules:", "  defaultBackend: {service: {name: b, port: {number: 80}}}\n  rules:");
+    let yaml = service("a")
+        + &service("b")
+        + &paths("web", "foo.com", &path("Prefix", "/a", "a"))
+            .replace("  rules:", "  defaultBackend: {service: {name: b, port: {number: 80}}}\n  rules:");
     let mut case = Case::edge(&yaml);
     assert_eq!((case.target("foo.com", "/a"), case.target("foo.com", "/")), ("shop/a:80".into(), "shop/b:80".into()));
     assert!(case.host("*").is_none());
@@ -133,14 +152,16 @@ fn a_default_backend_with_rules_takes_what_nobody_claims_on_its_hosts() {
 
 #[test]
 fn a_rule_without_paths_goes_to_the_default_backend() {
-    let yaml = service("a") + "kind: Ingress\nmetadata: {name: d}\nspec: {ingressClassName: edge, defaultBackend: {service: {name: a, port: {number: 80}}}, rules: [{host: foo.com}]}";
+    let yaml = service("a")
+        + "kind: Ingress\nmetadata: {name: d}\nspec: {ingressClassName: edge, defaultBackend: {service: {name: a, port: {number: 80}}}, rules: [{host: foo.com}]}";
     assert_eq!(Case::edge(&yaml).target("foo.com", "/"), "shop/a:80");
 }
 
 #[test]
 fn ten_thousand_hosts_in_one_ingress_are_served() {
     use std::fmt::Write;
-    let mut yaml = "kind: Ingress\nmetadata: {name: big}\nspec:\n  ingressClassName: edge\n  tls: [{secretName: none}]\n  rules:\n".to_owned();
+    let mut yaml =
+        "kind: Ingress\nmetadata: {name: big}\nspec:\n  ingressClassName: edge\n  tls: [{secretName: none}]\n  rules:\n".to_owned();
     for n in 0..10_000 {
         writeln!(yaml, "  - {{host: h{n}.foo.com, http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: a, port: {{number: 80}}}}}}}}]}}}}").unwrap();
     }
@@ -155,7 +176,10 @@ fn ten_thousand_hosts_in_one_ingress_are_served() {
 #[test]
 fn the_fleets_default_backend_comes_last() {
     let fleet = "kind: IngressDeployment\nmetadata: {namespace: infra, name: edge}\nspec: {ingressClassName: edge, defaultBackend: {service: {name: d, port: {number: 80}}}}\n---\n";
-    let yaml = fleet.to_owned() + &service("a") + &service("d").replace("{name: d", "{namespace: infra, name: d") + &paths("web", "foo.com", &path("Prefix", "/a", "a"));
+    let yaml = fleet.to_owned()
+        + &service("a")
+        + &service("d").replace("{name: d", "{namespace: infra, name: d")
+        + &paths("web", "foo.com", &path("Prefix", "/a", "a"));
     let mut case = Case::of(&yaml);
     assert_eq!((case.target("*", "/"), case.target("foo.com", "/")), ("infra/d:80".into(), "infra/d:80".into()));
     assert_eq!(case.target("foo.com", "/a"), "shop/a:80");

@@ -19,7 +19,9 @@ fn entry(id: &str, names: &[&str]) -> (String, Vec<String>) {
 
 #[test]
 fn a_certificate_is_served_for_the_hosts_under_tls_and_http_redirects() {
-    let case = Case::edge(&(service("a") + &secret("cert", "foo.com") + &with_tls("web", "foo.com", "[{hosts: [Foo.com, '*.foo.com'], secretName: cert}]")));
+    let case = Case::edge(
+        &(service("a") + &secret("cert", "foo.com") + &with_tls("web", "foo.com", "[{hosts: [Foo.com, '*.foo.com'], secretName: cert}]")),
+    );
     assert_eq!(served(&case), [entry("shop_cert", &["*.foo.com", "foo.com"])]);
     assert_eq!(case.translator.model().certificates.len(), 1);
     assert_eq!(case.route("foo.com", "/").https_redirect, Some(308));
@@ -34,7 +36,9 @@ fn without_hosts_under_tls_those_of_the_rules_are_meant() {
 
 #[test]
 fn a_wildcard_under_tls_covers_the_hosts_of_its_rules() {
-    let case = Case::edge(&(service("a") + &secret("cert", "*.foo.com") + &with_tls("web", "a.foo.com", "[{hosts: ['*.foo.com'], secretName: cert}]")));
+    let case = Case::edge(
+        &(service("a") + &secret("cert", "*.foo.com") + &with_tls("web", "a.foo.com", "[{hosts: ['*.foo.com'], secretName: cert}]")),
+    );
     assert_eq!(case.route("a.foo.com", "/").https_redirect, Some(308));
 }
 
@@ -61,7 +65,10 @@ fn a_second_certificate_of_the_same_key_type_is_told() {
 #[test]
 fn a_certificate_of_another_namespace_is_not_served_for_a_host_it_does_not_own() {
     let other = |yaml: String| yaml.replace("metadata: {name", "metadata: {namespace: zoo, name");
-    let yaml = service("a") + &ingress("web", "foo.com", "a") + &other(secret("cert", "foo.com")) + &other(with_tls("web", "foo.com", "[{hosts: [foo.com], secretName: cert}]"));
+    let yaml = service("a")
+        + &ingress("web", "foo.com", "a")
+        + &other(secret("cert", "foo.com"))
+        + &other(with_tls("web", "foo.com", "[{hosts: [foo.com], secretName: cert}]"));
     let case = Case::edge(&(yaml + &other(service("a"))));
     assert_eq!(served(&case), []);
     assert!(case.translator.model().certificates.is_empty());
