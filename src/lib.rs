@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod haproxy;
+pub mod ingest;
 pub mod model;
 pub mod report;
 pub mod translate;

@@ -1,6 +1,6 @@
 //! Types and reasons of conditions, in one place: people and tools filter by them.
 //!
-//! `Ready`, `Reconciling` and `Stalled` are those of kstatus, so that GitOps tools understand them.
+//! `Ready`, `Reconciling` and `Stalled` are those of `kstatus`, so that tools that deploy from git understand them.
 
 /// The object works as asked.
 pub const READY: &str = "Ready";

@@ -10,3 +10,8 @@ use kube::CustomResourceExt;
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![BackendResource::crd(), IngressDeploymentResource::crd()]
 }
+
+/// A definition as YAML, as it stands in `crds/`.
+pub fn to_yaml(definition: &CustomResourceDefinition) -> Result<String, serde_saphyr::SerializeError> {
+    serde_saphyr::to_string(definition)
+}

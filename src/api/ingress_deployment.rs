@@ -1,5 +1,8 @@
 //! `IngressDeployment`: one fleet.
 
+// The columns of one kind name the same type more than once.
+#![allow(clippy::duplicated_attributes)]
+
 use super::Meta;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};

@@ -38,27 +38,27 @@ pub struct BackendSpec {
     pub dynamic_cookie_key: Option<String>,
     /// Milliseconds to connect to a server.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2147483647))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub connect_timeout: Option<i64>,
     /// Milliseconds between two signs of life from a server.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2147483647))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub server_timeout: Option<i64>,
     /// Milliseconds to wait for a free slot.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2147483647))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub queue_timeout: Option<i64>,
     /// Milliseconds of silence allowed on an upgraded connection.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2147483647))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub tunnel_timeout: Option<i64>,
     /// Milliseconds for a health check to answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2147483647))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub check_timeout: Option<i64>,
     /// Attempts after a failed connection.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2147483647))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub retries: Option<i64>,
     /// On what to try again: words of HAProxy's `retry-on`, separated by blanks.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,7 +75,7 @@ pub struct BackendSpec {
     pub forwardfor: Option<Forwardfor>,
     /// Connections at which dynamic limits of servers reach their maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2147483647))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub fullconn: Option<i64>,
     /// Whether a request whose client has gone is dropped from the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -492,7 +492,7 @@ pub struct DefaultServer {
     pub check: Option<Switch>,
     /// Milliseconds between checks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2147483647))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub inter: Option<i64>,
     /// Good checks to be up.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -509,7 +509,7 @@ pub struct DefaultServer {
     pub weight: Option<i64>,
     /// Milliseconds over which the share of a new server grows.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 2147483647))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub slowstart: Option<i64>,
     /// TLS towards the server.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,162 @@
+//! From an object and a field to file, line and column.
+//!
+//! Positions are not kept for everything that is read: the file is read again when somebody asks.
+
+use super::Files;
+use super::path::{Step, steps};
+use super::state::{FileKey, FileState, Place};
+use super::tree::{self, Content, Node};
+use crate::report::{Diagnostic, Kind, ObjectRef, codes};
+use std::fs;
+use std::sync::Arc;
+
+/// A place in a file, with what is needed to show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The file as it was named, `<stdin>` for standard input.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The column in characters, from 1.
+    pub column: u32,
+    /// The line's text, for the caret below it. Values of Secrets are left out.
+    pub text: String,
+    /// How many characters it is about: at least 1.
+    pub width: usize,
+}
+
+/// A line and a column of a file, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) line: u32,
+    pub(super) column: u32,
+}
+
+/// A key or value in a document.
+struct Target {
+    line: u32,
+    column: u32,
+    width: u32,
+}
+
+impl Files {
+    /// Where `field` of `object` is (of the first, if it is there more than once). Where there is no such field,
+    /// the nearest that contains it. `None` for an object that is in no file.
+    pub fn locate(&self, object: &ObjectRef, field: &str) -> Option<Location> {
+        if let Some(places) = self.places.get(object)
+            && let Some(place) = places.iter().find(|place| !place.is_kept())
+        {
+            return self.show(object, place, field);
+        }
+        let kept = self.places.get(object).and_then(|places| places.first());
+        if let Some(place) = kept {
+            let (_, file) = self.states.get_key_value(&place.file)?;
+            return Some(self.show_spot(&place.file, file, file.faults().first().map_or(Spot { line: 1, column: 1 }, |(_, spot)| *spot)));
+        }
+        let (key, place) = self.states.iter().find_map(|(key, file)| {
+            let (_, place) = file.nameless(key).find(|(item, _)| item.reference == *object)?;
+            Some((key, place))
+        })?;
+        debug_assert_eq!(*key, place.file);
+        self.show(object, &place, field)
+    }
+
+    /// Where the object or field is that `diagnostic` is about: as [`Files::locate`], but a fault of a file is
+    /// found in it, and of an object that is there more than once the one that is meant.
+    pub fn locate_diagnostic(&self, diagnostic: &Diagnostic) -> Option<Location> {
+        for (key, file) in &self.states {
+            if let Some((_, spot)) = file.faults().iter().find(|(fault, _)| fault == diagnostic) {
+                return Some(self.show_spot(key, file, *spot));
+            }
+        }
+        if diagnostic.code == codes::DUPLICATE_OBJECT {
+            let (_, place) = self.duplicates().find(|(duplicate, _)| duplicate == diagnostic)?;
+            return self.show(&diagnostic.object, place, &diagnostic.field);
+        }
+        // Of several objects of the same name it is the one that was told so.
+        let told = self.places.get(&diagnostic.object).into_iter().flatten().find(|place| {
+            let item = self.states.get(&place.file).and_then(|file| file.item(place));
+            item.is_some_and(|item| item.diagnostics.contains(diagnostic))
+        });
+        match told {
+            Some(place) => self.show(&diagnostic.object, place, &diagnostic.field),
+            None => self.locate(&diagnostic.object, &diagnostic.field),
+        }
+    }
+
+    fn show(&self, object: &ObjectRef, place: &Place, field: &str) -> Option<Location> {
+        let file = self.states.get(&place.file)?;
+        let (piece, item) = (file.piece(place)?, file.item(place)?);
+        let start = Spot { line: piece.line + item.line - 1, column: 1 };
+        let Some(bytes) = content(&place.file, file) else { return Some(self.show_spot(&place.file, file, start)) };
+        let text = bytes.get(piece.range.clone()).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default();
+        let nodes = tree::parse(text).unwrap_or_default();
+        let path: Vec<Step> = steps(&item.pointer).into_iter().chain(steps(field)).collect();
+        // Few files have more than one tree in a piece; then the line says which.
+        let root = nodes.iter().rev().find(|node| node.line <= item.line).or(nodes.first());
+        let Some(target) = root.map(|root| walk(root, &path)) else { return Some(self.show_spot(&place.file, file, start)) };
+        let mut line = line_of(text, target.line);
+        if object.kind == Kind::Secret && (field.starts_with("data") || field.starts_with("stringData")) {
+            line = line.split_once(':').map_or_else(|| "…".to_owned(), |(key, _)| format!("{key}: …"));
+        }
+        let width = usize::try_from(target.width).unwrap_or(1);
+        let visible = line.chars().count().saturating_sub(usize::try_from(target.column).unwrap_or(1).saturating_sub(1)).max(1);
+        Some(Location {
+            file: place.file.path.display().to_string(),
+            line: piece.line + target.line - 1,
+            column: target.column,
+            text: line,
+            width: width.clamp(1, visible),
+        })
+    }
+
+    #[allow(clippy::unused_self)] // reads as its siblings do
+    fn show_spot(&self, key: &FileKey, file: &FileState, spot: Spot) -> Location {
+        let bytes = content(key, file).unwrap_or_default();
+        let text = line_of(&String::from_utf8_lossy(&bytes), spot.line);
+        Location { file: key.path.display().to_string(), line: spot.line, column: spot.column, text: without_value(&text), width: 1 }
+    }
+}
+
+fn content(key: &FileKey, file: &FileState) -> Option<Arc<[u8]>> {
+    file.text().cloned().or_else(|| fs::read(&key.path).ok().map(Into::into))
+}
+
+fn line_of(text: &str, line: u32) -> String {
+    let index = usize::try_from(line.saturating_sub(1)).unwrap_or_default();
+    text.lines().nth(index).unwrap_or_default().chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+}
+
+/// A line without its value where that may be private: that of a Secret, or of a document that cannot be read.
+fn without_value(line: &str) -> String {
+    let Some((key, value)) = line.split_once(": ") else {
+        // Inside a block there are no keys: a certificate or key would be shown.
+        let is_block = !line.trim_end().ends_with(':') && !line.trim_start().starts_with('-') && line.trim().len() > 40;
+        return if is_block { "…".to_owned() } else { line.to_owned() };
+    };
+    if value.len() > 40 { format!("{key}: …") } else { line.to_owned() }
+}
+
+/// The key or value at `path`, or what contains it.
+fn walk(root: &Node<'_>, path: &[Step]) -> Target {
+    let mut node = root;
+    let mut target = Target { line: root.line, column: root.column, width: 1 };
+    for (at, step) in path.iter().enumerate() {
+        match step {
+            Step::Index(index) => {
+                let Content::List(items) = &node.content else { break };
+                let Some(next) = items.get(*index) else { break };
+                node = next;
+                target = Target { line: next.line, column: next.column, width: if next.text().is_some() { next.width } else { 1 } };
+            }
+            Step::Key(key) => {
+                let Some((name, value)) = node.entry(key) else { break };
+                node = value;
+                let is_last = at + 1 == path.len();
+                let shown = if is_last && value.text().is_some_and(|text| !text.is_empty()) { value } else { name };
+                target = Target { line: shown.line, column: shown.column, width: shown.width };
+            }
+        }
+    }
+    target
+}

@@ -1,0 +1,3 @@
+//! What fills the world.
+
+pub mod files;
