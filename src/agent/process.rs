@@ -26,6 +26,8 @@ pub fn spawn(launcher: Option<&[OsString]>, haproxy: &Path, socket: &Path, live:
     listen.push(",mode,600");
     command.args(&words[1..]).args(["-W", "-db", "-S"]).arg(listen).arg("-f").arg(live);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    // Ctrl-C goes to the whole foreground group of a terminal: HAProxy is stopped by its agent, not by that
+    command.process_group(0);
     let mut child = command.spawn()?;
     if let Some(stderr) = child.stderr.take() {
         tokio::spawn(async move {

@@ -123,7 +123,8 @@ fn texts_by_name_are_found_by_name_and_prefix() {
 
 #[test]
 fn an_endpoint_that_says_nothing_is_ready_and_serves() {
-    let endpoint = |ready, serving, terminating| Endpoint { addresses: Box::default(), ready, serving, terminating, zone: None };
+    let endpoint =
+        |ready, serving, terminating| Endpoint { addresses: Box::default(), ready, serving, terminating, zone: None, target: None };
     for (endpoint, ready, serving) in [
         (endpoint(None, None, None), true, true),
         (endpoint(Some(false), None, None), false, false),

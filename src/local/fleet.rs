@@ -1,7 +1,7 @@
 //! One fleet without a cluster: its replicas, and the HAProxy in front of them that plays Service and load
 //! balancer.
 
-use super::addresses::{Addresses, HEALTH_PORT, preferred_port};
+use super::addresses::{Addresses, HEALTH_PORT};
 use super::balancer::{self, Balanced, Member};
 use super::haproxies::{Haproxy, choose};
 use super::record::{self, ListenerRecord, Record, ReplicaRecord};
@@ -17,7 +17,7 @@ use crate::status::json::{self, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -326,7 +326,7 @@ impl LocalFleet {
         }
         let mut binds = BTreeMap::new();
         for listener in &listeners {
-            binds.insert(listener.name.clone(), vec![stable_address(&self.id, listener, addresses)?]);
+            binds.insert(listener.name.clone(), vec![stable_address(listener)]);
         }
         let health = addresses.listener(&format!("{}/balancer/health", self.id), 0).map_err(io_error("no address for the balancer"))?;
         let settings = self.settings("balancer", binds, health)?;
@@ -350,10 +350,11 @@ impl LocalFleet {
     }
 
     /// The fleet as `/status` shows it.
-    pub(super) fn status(&self, addresses: &mut Addresses) -> json::Fleet {
-        let stable = self.record.listeners.iter().filter_map(|listener| {
-            let address = stable_address(&self.id, listener, addresses).ok()?;
-            Some(json::Listener { name: listener.name.clone(), protocol: listener.protocol, address: address.to_string() })
+    pub(super) fn status(&self) -> json::Fleet {
+        let stable = self.record.listeners.iter().map(|listener| json::Listener {
+            name: listener.name.clone(),
+            protocol: listener.protocol,
+            address: stable_address(listener).to_string(),
         });
         json::Fleet {
             namespace: self.id.namespace.to_string(),
@@ -457,9 +458,9 @@ impl Running {
     }
 }
 
-fn stable_address(id: &FleetId, listener: &ListenerRecord, addresses: &mut Addresses) -> Result<SocketAddr, FleetError> {
-    let purpose = format!("{id}/{}/{}", listener.name, listener.public_port);
-    addresses.listener(&purpose, preferred_port(listener.public_port)).map_err(io_error("no address for a listener"))
+/// The address of a listener that clients use: its port is the one that `local` gave the fleet.
+fn stable_address(listener: &ListenerRecord) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, listener.public_port))
 }
 
 /// The replicas that an `IngressDeployment` asks for.

@@ -1,11 +1,12 @@
 //! The loop of `local`: follow the files, keep the fleets, tell how it goes.
 
-use super::addresses::Addresses;
+use super::addresses::{Addresses, preferred_port};
 use super::echoes::Echoes;
 use super::fleet::{Environment, FleetError, LocalFleet};
 use super::haproxies::{Haproxy, choose};
 use super::interrupt::Interrupts;
 use super::{admin, record, state, view};
+use crate::api::IngressDeployment;
 use crate::cli::Output;
 use crate::haproxy::render;
 use crate::haproxy::version::{Capabilities, FLOOR, Version};
@@ -16,6 +17,7 @@ use crate::report::{Diagnostic, Kind, Located, ObjectRef, PrivateBytes, Severity
 use crate::status::json::{self, Status};
 use crate::telemetry::Metrics;
 use crate::translate;
+use crate::world::Object;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -217,7 +219,8 @@ impl Local {
         let started = Instant::now();
         let first = self.pipeline.fleets().next().is_none();
         let delta = self.files.load().map_err(|error| LocalError::Input(error.to_string()))?;
-        let updates = self.pipeline.apply(delta.set, &delta.removed);
+        let set = delta.set.into_iter().map(|object| self.on_loopback(object)).collect::<Result<Vec<_>, _>>()?;
+        let updates = self.pipeline.apply(set, &delta.removed);
         self.metrics.pipeline.observe(started.elapsed().as_secs_f64());
         self.follow_updates(updates).await;
         if self.settings.echo {
@@ -230,6 +233,21 @@ impl Local {
         }
         self.locate();
         Ok(())
+    }
+
+    /// Gives a fleet the ports of its stable addresses instead of those that its manifest asks for: they are
+    /// privileged as a rule, and redirects have to name those that clients here can reach.
+    fn on_loopback(&mut self, object: Object) -> Result<Object, LocalError> {
+        let Object::IngressDeployment(deployment) = object else { return Ok(object) };
+        let mut deployment = IngressDeployment::clone(&deployment);
+        let id = pipeline::fleet_id(&deployment);
+        let ports = &mut deployment.spec.ports;
+        for (listener, port) in [("http", &mut ports.http), ("https", &mut ports.https)] {
+            let Ok(wanted) = u16::try_from(*port) else { continue };
+            let given = self.addresses.listener(&format!("{id}/{listener}/{wanted}"), preferred_port(wanted));
+            *port = given.map_err(io_error(format!("no address for the listener {listener} of {id}")))?.port().into();
+        }
+        Ok(Object::IngressDeployment(Arc::new(deployment)))
     }
 
     /// Fleets that were served before a restart and are not in the manifests now end, unless a manifest
@@ -303,7 +321,7 @@ impl Local {
     }
 
     fn tell(&mut self) {
-        let fleets: Vec<json::Fleet> = self.fleets.values().map(|fleet| fleet.status(&mut self.addresses)).collect();
+        let fleets: Vec<json::Fleet> = self.fleets.values().map(LocalFleet::status).collect();
         let refusals = self.fleets.values().flat_map(LocalFleet::refusals);
         let late = refusals
             .chain(self.troubles.values().cloned())

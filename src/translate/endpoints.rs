@@ -186,10 +186,9 @@ fn refusal_v6(address: Ipv6Addr, allow_loopback: bool) -> Option<&'static str> {
         _ => None,
     };
     let (hi, lo) = embedded?;
-    let [a, b] = hi.to_be_bytes();
-    let [c, d] = lo.to_be_bytes();
+    let bits = (u32::from(hi) << 16) | u32::from(lo);
     // Nobody needs loopback in these forms, not even locally.
-    refusal_v4(Ipv4Addr::new(a, b, c, d), false)
+    refusal_v4(Ipv4Addr::from_bits(bits), false)
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ fn not_yours(host: &HostMatch, loser: &Claimant<'_>, owner: &Claimant<'_>) -> Di
     let field = claims.rules.first().or(claims.fallback.as_ref()).map(|c| &c.field).or_else(|| claims.tls.first().map(|t| &t.field));
     Diagnostic::error(
         loser.object,
-        field.map(|f| f.to_string()).unwrap_or_default(),
+        field.map(ToString::to_string).unwrap_or_default(),
         codes::CONFLICT,
         format!(
             "{} belongs to namespace {}, whose {} is the oldest to claim it; the fleet lets no other namespace have routes for it",

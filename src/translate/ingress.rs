@@ -264,7 +264,7 @@ impl Reader<'_, '_> {
         };
         self.secured.extend(hosts.iter().map(|(host, _)| host.clone()));
         let Some(secret) = &tls.secret else { return };
-        let Some(key_type) = self.certificate(secret, &field) else { return };
+        let key_type = self.certificate(secret, &field);
         if !hosts.iter().any(|(host, _)| *host != HostMatch::Any) {
             self.diagnostics.push(Diagnostic::warning(
                 &self.object,
@@ -282,8 +282,8 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The key type of the certificate, as far as it can be served; `None` if there is no such Secret.
-    fn certificate(&mut self, secret: &Name, field: &str) -> Option<Option<super::pem::KeyType>> {
+    /// The key type of the certificate, if it can be served.
+    fn certificate(&mut self, secret: &Name, field: &str) -> Option<super::pem::KeyType> {
         let field = format!("{field}.secretName");
         if secret.contains('/') {
             self.error(
@@ -305,7 +305,7 @@ impl Reader<'_, '_> {
             self.error(field, codes::NOT_FOUND, message, "create the Secret, of type kubernetes.io/tls");
             return None;
         }
-        Some(key_type)
+        key_type
     }
 
     #[allow(clippy::too_many_arguments)] // a path with where it stands
@@ -344,7 +344,7 @@ impl Reader<'_, '_> {
             self.diagnostics.truncate(told);
         }
         match resolved {
-            Some((name, port, record)) if !(redirects && !record.routing.redirects) => {
+            Some((name, port, record)) if !redirects || record.routing.redirects => {
                 let id = self.want(name, port, path, written, &record);
                 (Target::Backend(id), record)
             }

@@ -67,13 +67,11 @@ impl Translator {
     /// Brings the model up to `world`, which differs from that of the last call by `changes`. The first call
     /// takes everything, whatever `changes` says. The answer names what may differ in the model.
     pub fn update(&mut self, world: &World, changes: &[Changed]) -> Touched {
-        match &mut self.state {
-            Some(state) => step::update(state, &self.fleet, &self.options, world, changes),
-            None => {
-                let state = self.state.insert(State::build(&self.fleet, &self.options, world, State::default()));
-                diff::touched(&self.empty, &state.model)
-            }
+        if let Some(state) = &mut self.state {
+            return step::update(state, &self.fleet, &self.options, world, changes);
         }
+        let state = self.state.insert(State::build(&self.fleet, &self.options, world, State::default()));
+        diff::touched(&self.empty, &state.model)
     }
 
     /// What the fleet's proxies must do. Empty before the first update and while the fleet does not exist.

@@ -159,7 +159,7 @@ pub(super) fn duration(text: &str) -> Result<Millis, Wrong> {
         _ => return Err("is not a duration such as 500ms, 30s, 5m or 1h".to_owned()),
     };
     let number: u64 = number.parse().map_err(|_| "is not a duration such as 500ms, 30s, 5m or 1h".to_owned())?;
-    millis(number.checked_mul(factor).unwrap_or(u64::MAX))
+    millis(number.saturating_mul(factor))
 }
 
 /// A duration in milliseconds, in HAProxy's range; 0 would mean for ever.

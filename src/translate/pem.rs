@@ -101,7 +101,7 @@ pub(super) fn check(certificate: Option<&[u8]>, key: Option<&[u8]>) -> Result<Ch
 fn present<'a>(data: Option<&'a [u8]>, field: &'static str) -> Result<&'a [u8], Flaw> {
     match data {
         None => Err(flaw(field, format!("the Secret has no {field}"), RENEW)),
-        Some(data) if data.is_empty() => Err(flaw(field, format!("{field} is empty"), RENEW)),
+        Some([]) => Err(flaw(field, format!("{field} is empty"), RENEW)),
         Some(data) if data.len() > MAX_PEM => Err(flaw(field, format!("{field} is larger than 1 MiB"), RENEW)),
         Some(data) => Ok(data),
     }

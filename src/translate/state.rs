@@ -95,7 +95,7 @@ impl State {
         }
         for ingress in world.ingresses() {
             if state.fleet.class.takes(ingress) {
-                state.translate((ingress.meta.namespace.clone(), ingress.meta.name.clone()), options, world, &mut dirty);
+                state.translate(&(ingress.meta.namespace.clone(), ingress.meta.name.clone()), options, world, &mut dirty);
             }
         }
         let unused: Vec<Key> = state.records.certificates.keys().filter(|key| !state.is_used(Kind::Secret, key)).cloned().collect();
@@ -136,13 +136,13 @@ impl State {
     }
 
     /// Redoes the fragment of the Ingress named `key`, which may be gone or of another class.
-    pub(super) fn translate(&mut self, key: Key, options: &Options, world: &World, dirty: &mut Dirty) {
+    pub(super) fn translate(&mut self, key: &Key, options: &Options, world: &World, dirty: &mut Dirty) {
         dirty.authorities = true;
         let ingress = world.ingress(&key.0, &key.1).filter(|ingress| self.fleet.class.takes(ingress));
-        let Some(ingress) = ingress else { return self.replace(&key, None, dirty) };
+        let Some(ingress) = ingress else { return self.replace(key, None, dirty) };
         let (fragment, made) = ingress::translate(ingress, &self.fleet, Lookups::new(world, options, &mut self.records));
         self.register(made);
-        self.replace(&key, Some(fragment), dirty);
+        self.replace(key, Some(fragment), dirty);
     }
 
     fn replace(&mut self, key: &Key, new: Option<Fragment>, dirty: &mut Dirty) {
@@ -194,15 +194,14 @@ impl State {
     }
 
     fn wish(&mut self, id: &BackendId, wish: &Wish, dirty: &mut Dirty) {
-        match self.wishes.get_mut(id) {
+        if let Some((_, wanted)) = self.wishes.get_mut(id) {
             // Several only ever want the shared one, and all want it alike.
-            Some((_, wanted)) => *wanted += 1,
-            None => {
-                self.wishes.insert(id.clone(), (wish.clone(), 1));
-                dirty.backends.insert(id.clone());
-                dirty.endpoints.insert(service_of(id));
-            }
+            *wanted += 1;
+            return;
         }
+        self.wishes.insert(id.clone(), (wish.clone(), 1));
+        dirty.backends.insert(id.clone());
+        dirty.endpoints.insert(service_of(id));
     }
 
     fn wish_again(&mut self, id: &BackendId, wish: &Wish, dirty: &mut Dirty) {

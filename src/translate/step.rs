@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// What is to be looked at again.
 #[derive(Default)]
-struct Stale {
+struct Due {
     fleet: bool,
     policies: BTreeSet<Key>,
     certificates: BTreeSet<Key>,
@@ -25,15 +25,15 @@ fn object(kind: Kind, key: &Key) -> Reference {
 
 /// Brings `state` up to `world`, which differs by `changes`.
 pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: &World, changes: &[Changed]) -> Touched {
-    let mut stale = Stale::default();
+    let mut due = Due::default();
     let mut dirty = Dirty::default();
     for reference in changes.iter().flat_map(|change| &change.references) {
-        note(state, reference, &mut stale, &mut dirty);
+        note(state, reference, &mut due, &mut dirty);
     }
-    policies(state, world, &mut stale, &mut dirty);
-    certificates(state, world, &mut stale, &mut dirty);
-    services(state, options, world, &mut stale, &mut dirty);
-    if stale.fleet {
+    policies(state, world, &mut due, &mut dirty);
+    certificates(state, world, &mut due, &mut dirty);
+    services(state, options, world, &mut due, &mut dirty);
+    if due.fleet {
         // Into copies of nothing: what the fleet looks at is there already, or is new.
         let mut records = Records::default();
         std::mem::swap(&mut records, &mut state.records);
@@ -49,8 +49,8 @@ pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: 
     }
     let mut touched = Touched::default();
     if state.fleet.object.is_some() {
-        for key in stale.ingresses {
-            state.translate(key, options, world, &mut dirty);
+        for key in due.ingresses {
+            state.translate(&key, options, world, &mut dirty);
         }
         state.assemble(options, world, dirty, &mut touched);
     }
@@ -58,7 +58,7 @@ pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: 
 }
 
 /// What `reference`, which has another answer now, makes stale.
-fn note(state: &State, reference: &Reference, stale: &mut Stale, dirty: &mut Dirty) {
+fn note(state: &State, reference: &Reference, due: &mut Due, dirty: &mut Dirty) {
     match reference {
         Reference::EndpointsOf { namespace, service } => {
             let key = (namespace.clone(), service.clone());
@@ -70,18 +70,18 @@ fn note(state: &State, reference: &Reference, stale: &mut Stale, dirty: &mut Dir
         Reference::Object(object) => {
             let key = || (object.namespace.clone(), object.name.clone());
             match object.kind {
-                Kind::Ingress => drop(stale.ingresses.insert(key())),
-                Kind::Service if state.records.services.contains_key(&key()) => drop(stale.services.insert(key())),
-                Kind::Backend if state.records.policies.contains_key(&key()) => drop(stale.policies.insert(key())),
-                Kind::Secret if state.records.certificates.contains_key(&key()) => drop(stale.certificates.insert(key())),
+                Kind::Ingress => drop(due.ingresses.insert(key())),
+                Kind::Service if state.records.services.contains_key(&key()) => drop(due.services.insert(key())),
+                Kind::Backend if state.records.policies.contains_key(&key()) => drop(due.policies.insert(key())),
+                Kind::Secret if state.records.certificates.contains_key(&key()) => drop(due.certificates.insert(key())),
                 Kind::IngressDeployment | Kind::IngressClass | Kind::ConfigMap => {
-                    stale.fleet |= state.index.dependents(reference).any(|d| *d == Dependent::Fleet);
+                    due.fleet |= state.index.dependents(reference).any(|d| *d == Dependent::Fleet);
                 }
                 _ => {}
             }
             // CA certificates are read along with the Backend that names them.
             if matches!(object.kind, Kind::Secret | Kind::ConfigMap) {
-                stale.policies.extend(state.index.dependents(reference).filter_map(|d| match d {
+                due.policies.extend(state.index.dependents(reference).filter_map(|d| match d {
                     Dependent::Policy(key) => Some(key.clone()),
                     Dependent::Fleet | Dependent::Service(_) | Dependent::Ingress(_) => None,
                 }));
@@ -91,44 +91,44 @@ fn note(state: &State, reference: &Reference, stale: &mut Stale, dirty: &mut Dir
 }
 
 /// Whoever looked at `reference` looks again.
-fn pass_on(state: &State, reference: &Reference, stale: &mut Stale) {
+fn pass_on(state: &State, reference: &Reference, due: &mut Due) {
     for dependent in state.index.dependents(reference) {
         match dependent {
-            Dependent::Fleet => stale.fleet = true,
-            Dependent::Policy(key) => drop(stale.policies.insert(key.clone())),
-            Dependent::Service(key) => drop(stale.services.insert(key.clone())),
-            Dependent::Ingress(key) => drop(stale.ingresses.insert(key.clone())),
+            Dependent::Fleet => due.fleet = true,
+            Dependent::Policy(key) => drop(due.policies.insert(key.clone())),
+            Dependent::Service(key) => drop(due.services.insert(key.clone())),
+            Dependent::Ingress(key) => drop(due.ingresses.insert(key.clone())),
         }
     }
 }
 
-fn policies(state: &mut State, world: &World, stale: &mut Stale, dirty: &mut Dirty) {
-    for key in std::mem::take(&mut stale.policies) {
+fn policies(state: &mut State, world: &World, due: &mut Due, dirty: &mut Dirty) {
+    for key in std::mem::take(&mut due.policies) {
         let new = backend_cr::read(world, &key);
         dirty.authorities = true;
         let Some(old) = state.records.policies.insert(key.clone(), new.clone()) else { continue };
         state.index.set(Dependent::Policy(key.clone()), new.references.clone());
         dirty.dropped.extend(old.references);
         if old.exists != new.exists || old.policy != new.policy {
-            pass_on(state, &object(Kind::Backend, &key), stale);
+            pass_on(state, &object(Kind::Backend, &key), due);
         }
     }
 }
 
-fn certificates(state: &mut State, world: &World, stale: &mut Stale, dirty: &mut Dirty) {
-    for key in std::mem::take(&mut stale.certificates) {
+fn certificates(state: &mut State, world: &World, due: &mut Due, dirty: &mut Dirty) {
+    for key in std::mem::take(&mut due.certificates) {
         let new = certificates::read(world, &key);
         let (missing, key_type) = (new.is_missing(), new.key_type());
         let Some(old) = state.records.certificates.insert(key.clone(), new) else { continue };
         if old.is_missing() != missing || old.key_type() != key_type {
-            pass_on(state, &object(Kind::Secret, &key), stale);
+            pass_on(state, &object(Kind::Secret, &key), due);
         }
         dirty.certificates.insert(hosts::certificate_id(&key.0, &key.1));
     }
 }
 
-fn services(state: &mut State, options: &Options, world: &World, stale: &mut Stale, dirty: &mut Dirty) {
-    for key in std::mem::take(&mut stale.services) {
+fn services(state: &mut State, options: &Options, world: &World, due: &mut Due, dirty: &mut Dirty) {
+    for key in std::mem::take(&mut due.services) {
         let mut made = BTreeSet::new();
         let new = Arc::new(services::read(world, options, &mut state.records, &mut made, &key));
         state.register(made);
@@ -137,7 +137,7 @@ fn services(state: &mut State, options: &Options, world: &World, stale: &mut Sta
         dirty.dropped.extend(old.references.clone());
         dirty.authorities = true;
         if old.routing != new.routing {
-            pass_on(state, &object(Kind::Service, &key), stale);
+            pass_on(state, &object(Kind::Service, &key), due);
         }
         if old.routing != new.routing || old.policy != new.policy || old.sources != new.sources {
             dirty.backends.extend(state.backends_of(&key).cloned());

@@ -236,7 +236,13 @@ fn class(chars: &mut impl Iterator<Item = char>) -> Option<()> {
 
 /// The rest of `{n}`, `{n,}` or `{n,m}`, at most 100.
 fn bounds(chars: &mut impl Iterator<Item = char>) -> Option<()> {
-    let text: String = chars.take_while(|c| *c != '}').collect();
+    let mut text = String::new();
+    loop {
+        match chars.next()? {
+            '}' => break,
+            c => text.push(c),
+        }
+    }
     let (low, high) = text.split_once(',').unwrap_or((&text, &text));
     let low: u32 = low.parse().ok()?;
     let high: u32 = if high.is_empty() { low } else { high.parse().ok()? };

@@ -278,7 +278,7 @@ impl Reader {
                 Ok(name) if name.contains('.') => domains.push(name.into()),
                 Ok(_) => self.invalid(&format!("cookie.domain[{n}].value"), "the domain has no dot in it"),
                 Err(wrong) => {
-                    self.invalid(&format!("cookie.domain[{n}].value"), format!("the domain {} {wrong}", names::quoted(&domain.value)))
+                    self.invalid(&format!("cookie.domain[{n}].value"), format!("the domain {} {wrong}", names::quoted(&domain.value)));
                 }
             }
         }

@@ -23,7 +23,7 @@ impl Reader {
                 api::Verify::None => Verify::None,
                 api::Verify::Required => Verify::Required,
             }),
-            ca: server.ssl_cafile.as_deref().and_then(|text| self.authorities(world, text)),
+            ca: server.ssl_cafile.as_deref().map(|text| self.authorities(world, text)),
             sni: server.sni.as_deref().and_then(|text| self.sni(text)),
             alpn: server.alpn.as_deref().and_then(|text| self.alpn(text)),
             send_proxy: self.send_proxy(server),
@@ -78,7 +78,7 @@ impl Reader {
 
     /// The CA certificates that `text` names. Where they cannot be used the identity stays, without a bundle:
     /// whoever wants to verify with them answers 503 instead of not verifying.
-    fn authorities(&mut self, world: &World, text: &str) -> Option<CaId> {
+    fn authorities(&mut self, world: &World, text: &str) -> CaId {
         const FIELD: &str = "default_server.ssl_cafile";
         let namespace = self.object.namespace.clone();
         let reference = api::CaReference::parse(text).filter(|r| names::object_name(&r.name).is_none() && names::token(&r.key).is_ok());
@@ -86,13 +86,13 @@ impl Reader {
             let message =
                 format!("{} names neither a Secret nor a ConfigMap; backends that verify with it answer 503", names::quoted(text));
             self.error(FIELD, codes::INVALID_VALUE, message, "write secret/NAME or configmap/NAME, with /KEY if it is not ca.crt");
-            return Some(CaId(id(&[&namespace, "invalid", &self.object.name.clone(), ""]).into()));
+            return CaId(id(&[&namespace, "invalid", &self.object.name.clone(), ""]).into());
         };
-        let (kind, word) = match reference.kind {
+        let (kind, tag) = match reference.kind {
             api::CaKind::Secret => (Kind::Secret, "secret"),
             api::CaKind::ConfigMap => (Kind::ConfigMap, "configmap"),
         };
-        let ca = CaId(id(&[&namespace, word, &reference.name, &reference.key]).into());
+        let ca = CaId(id(&[&namespace, tag, &reference.name, &reference.key]).into());
         let source = ObjectRef::new(kind, namespace.clone(), &*reference.name);
         self.references.insert(Reference::Object(source.clone()));
         let content: Option<Option<Vec<u8>>> = match reference.kind {
@@ -118,7 +118,7 @@ impl Reader {
                 self.error(FIELD, code, message, "put PEM certificates there, or correct the reference");
             }
         }
-        Some(ca)
+        ca
     }
 }
 

@@ -92,7 +92,7 @@ fn an_external_name_is_resolved_later_with_the_port_that_the_rule_names() {
 
 #[test]
 fn an_endpoint_change_touches_only_the_endpoints_of_its_backends() {
-    let mut case = Case::edge(&(service("a") + &service("b") + &ingress("x", "foo.com", "a") + &ingress("y", "bar.com", "b")));
+    let mut case = Case::edge(&(service("a") + &service("b") + &ingress("x", "foo.com", "a") + &ingress("w", "bar.com", "b")));
     let touched = case.set(&v4("a-1", 8081, "[{addresses: [10.0.0.9]}]"));
     assert_eq!(touched.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(), ["shop/a:80"]);
     assert_eq!(crate::model::Touched { endpoints: touched.endpoints.clone(), ..Default::default() }, touched);

@@ -9,7 +9,7 @@ mod routes;
 mod tls;
 
 use crate::api::{self, Meta};
-use crate::model::{Backend, BackendId, FleetId, Host, HostMatch, Owner, PathMatch, Route, Target};
+use crate::model::{Backend, BackendId, FleetId, Host, HostMatch, PathMatch, Route, Target};
 use crate::report::{Code, Diagnostic, ObjectRef};
 use crate::translate::{Options, TABLE, Translator, names};
 use crate::world::{Changed, Object, World};
@@ -212,8 +212,4 @@ stringData:
         indent(made.cert.pem()),
         indent(made.signing_key.serialize_pem())
     )
-}
-
-pub(super) fn shared(service: &str) -> BackendId {
-    BackendId { namespace: "shop".into(), service: service.into(), port: 80, owner: Owner::Shared }
 }
