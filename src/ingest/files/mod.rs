@@ -144,25 +144,26 @@ impl Files {
         let gone: Vec<FileKey> = self.states.keys().filter(|key| !present.contains(*key)).cloned().collect();
         for key in gone {
             if let Some(file) = self.states.remove(&key) {
-                self.unlink(&key, &file, &mut affected);
+                self.unlink(file.places(&key, None), &mut affected);
             }
         }
         let old = |key: &FileKey| self.states.get(key);
         for (key, fresh) in state::read_all(stale, old, self.limits) {
             // A file that vanished while it was read is gone, or will be back with the next change.
-            if let Some(before) = self.states.remove(&key) {
-                self.unlink(&key, &before, &mut affected);
+            let before = self.states.remove(&key);
+            if let Some(before) = &before {
+                self.unlink(before.places(&key, fresh.as_ref()), &mut affected);
             }
             if let Some(file) = fresh {
-                self.link(&key, &file, &mut affected);
+                self.link(file.places(&key, before.as_ref()), &mut affected);
                 self.states.insert(key, file);
             }
         }
         self.difference(affected)
     }
 
-    fn unlink(&mut self, key: &FileKey, file: &FileState, affected: &mut BTreeSet<ObjectRef>) {
-        for (reference, place) in file.places(key) {
+    fn unlink(&mut self, places: Vec<(ObjectRef, Place)>, affected: &mut BTreeSet<ObjectRef>) {
+        for (reference, place) in places {
             if let Some(places) = self.places.get_mut(&reference) {
                 places.retain(|known| *known != place);
                 if places.is_empty() {
@@ -173,8 +174,8 @@ impl Files {
         }
     }
 
-    fn link(&mut self, key: &FileKey, file: &FileState, affected: &mut BTreeSet<ObjectRef>) {
-        for (reference, place) in file.places(key) {
+    fn link(&mut self, places: Vec<(ObjectRef, Place)>, affected: &mut BTreeSet<ObjectRef>) {
+        for (reference, place) in places {
             // Nearly every object is in one place only.
             let places = self.places.entry(reference.clone()).or_insert_with(|| Vec::with_capacity(1));
             if let Err(at) = places.binary_search(&place) {

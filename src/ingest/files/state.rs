@@ -199,11 +199,14 @@ impl FileState {
         self.kept = kept;
     }
 
-    /// Every object with its place.
-    pub(super) fn places(&self, key: &FileKey) -> Vec<(ObjectRef, Place)> {
+    /// Every object with its place, but for documents that `other` has just so in the same place.
+    pub(super) fn places(&self, key: &FileKey, other: Option<&Self>) -> Vec<(ObjectRef, Place)> {
         let place = |document, item| Place { file: key.clone(), document: number(document), item: number(item) };
         let mut places = Vec::new();
         for (document, part) in self.parts.iter().enumerate() {
+            if other.and_then(|other| other.parts.get(document)).is_some_and(|other| Arc::ptr_eq(&other.content, &part.content)) {
+                continue;
+            }
             places.extend(part.content.items.iter().enumerate().map(|(at, item)| (item.reference.clone(), place(document, at))));
         }
         let kept = |reference: &ObjectRef| (reference.clone(), Place { file: key.clone(), document: KEPT, item: 0 });
