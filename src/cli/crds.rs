@@ -10,7 +10,11 @@ pub(super) fn run(out: &mut Output) -> Result<Exit, Error> {
 
 /// All definitions as one YAML stream.
 fn definitions() -> Result<String, Error> {
-    let documents: Result<Vec<String>, _> = crds().iter().map(to_yaml).collect();
-    let documents = documents.map_err(|error| Error::new(format_args!("cannot write the definitions: {error}"), ""))?;
-    Ok(documents.iter().map(|document| format!("---\n{document}")).collect())
+    let mut stream = String::new();
+    for definition in crds() {
+        let document = to_yaml(&definition).map_err(|error| Error::new(format_args!("cannot write the definitions: {error}"), ""))?;
+        stream.push_str("---\n");
+        stream.push_str(&document);
+    }
+    Ok(stream)
 }

@@ -108,17 +108,17 @@ impl Pipeline {
 
     /// Takes in what changed outside, and says what that means for each fleet it touches.
     pub fn apply(&mut self, set: impl IntoIterator<Item = Object>, removed: &[ObjectRef]) -> Vec<FleetUpdate> {
-        let mut changed: Vec<Changed> = removed.iter().filter_map(|object| self.world.remove(object)).collect();
-        changed.extend(set.into_iter().filter_map(|object| self.world.set(object)));
-        if changed.is_empty() {
+        let mut news: Vec<Changed> = removed.iter().filter_map(|object| self.world.remove(object)).collect();
+        news.extend(set.into_iter().filter_map(|object| self.world.set(object)));
+        if news.is_empty() {
             return Vec::new();
         }
-        let fleets_changed = changed.iter().any(|change| change.object.kind == Kind::IngressDeployment);
+        let fleets_changed = news.iter().any(|change| change.object.kind == Kind::IngressDeployment);
         let mut updates = if fleets_changed { self.admit_fleets() } else { Vec::new() };
         for (id, fleet) in &mut self.fleets {
-            let touched = fleet.translator.update(&self.world, &changed);
+            let touched = fleet.translator.update(&self.world, &news);
             let mut changes = fleet.renderer.update(fleet.translator.model(), &touched);
-            let own = changed.iter().find(|change| is_fleet(&change.object, id));
+            let own = news.iter().find(|change| is_fleet(&change.object, id));
             if own.is_some() {
                 changes = fleet.follow_line(id, &self.world, &self.options, changes);
             }
@@ -126,7 +126,7 @@ impl Pipeline {
                 updates.push(FleetUpdate { fleet: id.clone(), change: FleetChange::Bundle(changes) });
             }
         }
-        self.unserved.update(&self.world, self.fleets.keys(), &changed, fleets_changed);
+        self.unserved.update(&self.world, self.fleets.keys(), &news, fleets_changed);
         updates
     }
 
