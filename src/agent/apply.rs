@@ -5,8 +5,8 @@ use super::last_good::Directory;
 use super::runtime::{Master, Session};
 use super::status::{Refusal, Status};
 use super::{Inbox, Settings, UpdateContent};
-use crate::haproxy::bundle::{Bundle, Change, Digest, Name, ResourceKey, file_of};
-use crate::haproxy::plan::{Plan, Process, Target, plan};
+use crate::haproxy::bundle::{Bundle, Change, Content, Digest, Name, Resource, ResourceKey, Server, file_of};
+use crate::haproxy::plan::{Plan, Process, Step, Target, plan};
 use crate::haproxy::version::Capabilities;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -72,10 +72,43 @@ pub(crate) struct Applier {
     pub(crate) reasons: Vec<String>,
     pub(crate) last_reload: Option<Instant>,
     pub(crate) reload_due: Option<Instant>,
+    pub(crate) retry_due: Option<Instant>,
+    pub(crate) retries: u32,
     pub(crate) status: watch::Sender<Status>,
 }
 
+/// How often and how long apart a step is tried again that will work in a moment.
+const RETRIES: u32 = 100;
+const RETRY: Duration = Duration::from_millis(10);
+
+/// The servers of a backend after only some of the steps were done.
+fn servers_after<'a>(key: &ResourceKey, before: Option<&Arc<Resource>>, done: impl Iterator<Item = &'a Step>) -> Option<Resource> {
+    let ResourceKey::Servers(_) = key else { return None };
+    let (servers, sources): (&[Server], _) = match before.map(|resource| (&resource.content, &resource.sources)) {
+        Some((Content::Servers(servers), sources)) => (servers, sources.clone()),
+        _ => (&[], Arc::new([]) as Arc<[_]>),
+    };
+    let mut servers: BTreeMap<Name, Server> = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
+    for step in done {
+        match step {
+            Step::AddServer { server, .. } | Step::ReturnServer { server, .. } | Step::SetWeight { server, .. } => {
+                servers.insert(server.name.clone(), server.clone());
+            }
+            Step::RetireServer { server, .. } => _ = servers.remove(&server.name),
+            _ => {}
+        }
+    }
+    Some(Resource::new(key.clone(), Content::Servers(servers.into_values().collect()), sources))
+}
+
 impl Applier {
+    /// Tries again what will work in a moment.
+    pub(crate) async fn retry(&mut self) {
+        self.retry_due = None;
+        self.retries += 1;
+        self.advance().await;
+    }
+
     /// Takes what was delivered and applies it.
     pub(crate) async fn absorb(&mut self) {
         for update in self.inbox.take() {
@@ -167,7 +200,10 @@ impl Applier {
             self.reap.notify_one();
         }
         self.count(outcome.commands);
-        let clean = outcome.failed.is_empty();
+        let clean = outcome.failed.iter().all(|failure| failure.again && self.retries < RETRIES);
+        if outcome.failed.is_empty() {
+            self.retries = 0;
+        }
         self.accept(plan, outcome);
         Ok(clean)
     }
@@ -176,6 +212,10 @@ impl Applier {
     fn accept(&mut self, plan: Plan, outcome: Outcome) {
         for failure in outcome.failed {
             let key = plan.takes[failure.take].key.clone();
+            if failure.again && self.retries < RETRIES {
+                self.retry_due = Some(Instant::now() + RETRY);
+                continue;
+            }
             tracing::warn!(resource = %key, message = failure.message, "HAProxy refused a live change");
             if failure.content {
                 self.set_aside(&key, failure.message);
@@ -185,12 +225,14 @@ impl Applier {
         }
         self.waiting = plan.waiting;
         let mut changes = Vec::with_capacity(plan.takes.len());
-        for (take, finished) in plan.takes.into_iter().zip(outcome.finished) {
-            if !finished {
-                self.waiting.insert(take.key);
-                continue;
-            }
+        for (number, (mut take, finished)) in plan.takes.into_iter().zip(outcome.finished).enumerate() {
             let before = self.accepted.get(&take.key).cloned();
+            if !finished {
+                self.waiting.insert(take.key.clone());
+                let done = outcome.done.iter().filter(|(of, _)| *of == number).filter_map(|(_, step)| take.steps.get(*step));
+                let Some(partly) = servers_after(&take.key, before.as_ref(), done) else { continue };
+                take.after = Some(Arc::new(partly));
+            }
             if before.as_ref().map(|r| r.hash()) != take.after.as_ref().map(|r| r.hash()) {
                 self.unwritten.insert(file_of(&take.key));
             }

@@ -13,6 +13,8 @@ pub(crate) struct Failure {
     pub(crate) take: usize,
     /// Whether the content is at fault, so that a reload could not bring it either.
     pub(crate) content: bool,
+    /// Whether it will work in a moment: a deleted server keeps its guid until the last stream has let go of it.
+    pub(crate) again: bool,
     /// What HAProxy said.
     pub(crate) message: String,
 }
@@ -22,28 +24,34 @@ pub(crate) struct Failure {
 pub(crate) struct Outcome {
     /// For each resource whether everything was done.
     pub(crate) finished: Vec<bool>,
+    /// The steps that were done, by resource and number.
+    pub(crate) done: Vec<(usize, usize)>,
     /// What was refused.
     pub(crate) failed: Vec<Failure>,
     /// Commands sent.
     pub(crate) commands: u64,
 }
 
-type Tagged<'a> = (usize, &'a Step);
+type Tagged<'a> = ((usize, usize), &'a Step);
 
 /// Runs the steps of `takes`. After a refusal nothing that may depend on it is done: the caller plans anew.
 pub(crate) async fn execute(session: &mut Session, takes: &[Take], process: &mut Process, max_payload: usize) -> io::Result<Outcome> {
-    let mut steps: Vec<Tagged<'_>> = takes.iter().enumerate().flat_map(|(take, t)| t.steps.iter().map(move |step| (take, step))).collect();
+    let mut steps: Vec<Tagged<'_>> = takes
+        .iter()
+        .enumerate()
+        .flat_map(|(take, t)| t.steps.iter().enumerate().map(move |(number, step)| ((take, number), step)))
+        .collect();
     steps.sort_by_key(|(_, step)| step.phase());
     let mut outcome = Outcome { finished: vec![true; takes.len()], ..Outcome::default() };
     for phases in [1..=4, 5..=5, 6..=7] {
         let clean = outcome.failed.is_empty();
         let batch: Vec<Tagged<'_>> = steps.iter().copied().filter(|(_, step)| phases.contains(&step.phase())).collect();
         let mut now = Vec::with_capacity(batch.len());
-        for (take, step) in batch {
+        for ((take, number), step) in batch {
             // an endpoint that is gone gets no more requests, whatever else was refused
             let independent = matches!(step, Step::RetireServer { .. }) && takes[take].after.is_some() && outcome.finished[take];
             if clean || independent {
-                now.push((take, step));
+                now.push(((take, number), step));
             } else {
                 outcome.finished[take] = false;
             }
@@ -81,11 +89,14 @@ async fn run(
     let answers = session.exchange(&all).await?;
     outcome.commands += all.len() as u64;
     let mut start = 0;
-    for ((take, step), end) in steps.iter().zip(ends) {
+    for ((at @ (take, _), step), end) in steps.iter().zip(ends) {
         let objection = all[start..end].iter().zip(&answers[start..end]).find_map(|(command, answer)| command.objection(answer));
         start = end;
         match (objection, step) {
-            (None, _) => process.done(step),
+            (None, _) => {
+                process.done(step);
+                outcome.done.push(*at);
+            }
             // still in use by something that goes later: it is tried again when it comes back or at a reload
             (Some(_), Step::DeleteCertificate { .. }) => {}
             (Some(message), _) => {
@@ -94,11 +105,22 @@ async fn run(
                 outcome.commands += undo.len() as u64;
                 outcome.finished[*take] = false;
                 let content = matches!(step, Step::Certificate { .. });
-                outcome.failed.push(Failure { take: *take, content, message });
+                let again = still_held(step, &message);
+                outcome.failed.push(Failure { take: *take, content, again, message });
             }
         }
     }
     Ok(())
+}
+
+/// Whether what was deleted under the same name still holds the guid: streams let go of it in their own time.
+fn still_held(step: &Step, message: &str) -> bool {
+    let name = match step {
+        Step::AddServer { backend, server } => format!("{backend}/{}.", server.name),
+        Step::AddBackend { name, .. } => format!("{name}."),
+        _ => return false,
+    };
+    message.contains("duplicate entry with") && message.contains(&name)
 }
 
 /// The present lines of every list that something is deleted from.

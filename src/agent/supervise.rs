@@ -78,6 +78,8 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         reasons: Vec::new(),
         last_reload: None,
         reload_due: None,
+        retry_due: None,
+        retries: 0,
         status,
     };
     applier.look_inside().await.map_err(StartError::Haproxy)?;
@@ -110,6 +112,13 @@ async fn launch(settings: &Settings, master: &Master, directory: &Directory, bas
     }
 }
 
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Applier {
     /// The loop. Ends when told to, or when nobody holds a handle any more.
     pub(super) async fn run(mut self, mut control: mpsc::Receiver<Control>) {
@@ -118,13 +127,7 @@ impl Applier {
         let mut drift = tokio::time::interval_at(Instant::now() + self.settings.drift_interval, self.settings.drift_interval);
         drift.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let due = self.reload_due;
-            let reload = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let (reload, retry) = (until(self.reload_due), until(self.retry_due));
             tokio::select! {
                 command = control.recv() => { match command {
                     Some(Control::CheckDrift(done)) => {
@@ -160,6 +163,7 @@ impl Applier {
                     }
                 }
                 () = reload => self.reload().await,
+                () = retry => self.retry().await,
                 () = inbox.arrived() => self.absorb().await,
                 _ = drift.tick() => { self.check_drift().await; }
             }
