@@ -130,6 +130,7 @@ pub enum HashFunction {
 
 /// Stickiness by cookie.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(clippy::struct_excessive_bools)] // HAProxy's flags
 pub struct Cookie {
     /// Its name: a token.
     pub name: Box<str>,

@@ -46,7 +46,8 @@ fn shapes_hold_nothing_but_allowed_directives_and_use_every_one() {
                 let words: Vec<&str> = directive.iter().map(String::as_str).collect();
                 assert!(allowed(&words), "{version} {words:?}");
                 for (used, first) in used.iter_mut().zip(ALLOWED) {
-                    *used |= words.len() >= first.len() && first.iter().zip(&words).all(|(want, word)| word.split('(').next() == Some(want));
+                    *used |=
+                        words.len() >= first.len() && first.iter().zip(&words).all(|(want, word)| word.split('(').next() == Some(want));
                 }
             }
         }
@@ -76,13 +77,17 @@ fn a_backend_of_every_shape_can_be_added_used_and_deleted_at_run_time() {
         for resource in renderer.bundle().resources() {
             let (ResourceKey::Backend(like), Content::Backend(head)) = (&resource.key, &resource.content) else { continue };
             let BackendClass::Shaped { shape, mode, .. } = &head.class else { continue };
-            let Some(Content::Servers(servers)) = renderer.bundle().get(&ResourceKey::Servers(like.clone())).map(|r| r.content.clone()) else {
+            let Some(Content::Servers(servers)) = renderer.bundle().get(&ResourceKey::Servers(like.clone())).map(|r| r.content.clone())
+            else {
                 continue;
             };
             ok(&format!("add backend new from {shape} mode {mode} guid new"), "");
             for server in &servers {
                 let name = &server.name;
-                ok(&format!("add server new/{name} {} id {} guid g {}", server.address, server.id, server.keywords), "New server registered");
+                ok(
+                    &format!("add server new/{name} {} id {} guid g {}", server.address, server.id, server.keywords),
+                    "New server registered",
+                );
                 ok(&format!("enable server new/{name}"), "");
                 if server.checked {
                     ok(&format!("enable health new/{name}"), "");
