@@ -296,11 +296,23 @@ fn cases() -> u32 {
 
 #[test]
 fn no_text_adds_or_alters_a_directive() {
+    // In two threads, each with half of the fields and of the cases.
+    std::thread::scope(|scope| {
+        let halves: Vec<_> = [0, 1].into_iter().map(|half| scope.spawn(move || prove(half))).collect();
+        for half in halves {
+            if let Err(failure) = half.join().unwrap() {
+                panic!("{failure}");
+            }
+        }
+    });
+}
+
+fn prove(half: usize) -> Result<(), String> {
     let mut bench = Bench::new("3.4");
     let known = known(&mut bench);
-    let config = Config { cases: cases(), failure_persistence: None, ..Config::default() };
+    let config = Config { cases: cases() / 2, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
-    let strategy = (0..FIELDS, prop::collection::vec(0..PIECES.len(), 0..6));
+    let strategy = ((0..FIELDS / 2).prop_map(move |index| index * 2 + half), prop::collection::vec(0..PIECES.len(), 0..6));
     let bench = std::cell::RefCell::new(bench);
     let result = runner.run(&strategy, |(field, pieces)| {
         let text: String = pieces.iter().map(|piece| PIECES[*piece]).collect();
@@ -311,9 +323,7 @@ fn no_text_adds_or_alters_a_directive() {
         }
         Ok(())
     });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
+    result.map_err(|error| error.to_string())
 }
 
 #[test]
@@ -336,7 +346,9 @@ fn haproxy_accepts_a_sample_of_hostile_texts() {
             let endpoints = endpoints(&[std::net::SocketAddr::from(([10, 0, 0, 1], 80))]);
             let backend = Backend { kind: BackendKind::Endpoints, mode: Mode::Http, policy: Arc::new(policy), endpoints, sources };
             model.backends.insert(id.clone(), backend);
-            routes.iter_mut().for_each(|route| route.target = Target::Backend(id.clone()));
+            for route in &mut routes {
+                route.target = Target::Backend(id.clone());
+            }
             let matched = if field == 35 { matched } else { name(&format!("h{index}.test")) };
             host(&mut model, matched, routes);
         }

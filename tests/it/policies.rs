@@ -29,8 +29,8 @@ fn balanced(balance: Balance) -> Policy {
     Policy { balance: Some(balance), ..Policy::default() }
 }
 
-fn hashed(function: HashFunction, factor: u32) -> Option<HashType> {
-    Some(HashType { function: Some(function), avalanche: true, balance_factor: Some(factor) })
+fn hashed(function: HashFunction, factor: u32) -> HashType {
+    HashType { function: Some(function), avalanche: true, balance_factor: Some(factor) }
 }
 
 fn check(pattern: HttpCheckPattern, negate: bool) -> Policy {
@@ -55,8 +55,8 @@ pub fn choosing() -> Vec<(&'static str, Policy)> {
         ("leastconn", balanced(Balance::LeastConn)),
         ("first", balanced(Balance::First)),
         ("random", balanced(Balance::Random(Some(3)))),
-        ("source", Policy { hash_type: hashed(HashFunction::Crc32, 150), ..balanced(Balance::Source) }),
-        ("uri", Policy { hash_type: hashed(HashFunction::Wt6, 0), ..balanced(uri) }),
+        ("source", Policy { hash_type: Some(hashed(HashFunction::Crc32, 150)), ..balanced(Balance::Source) }),
+        ("uri", Policy { hash_type: Some(hashed(HashFunction::Wt6, 0)), ..balanced(uri) }),
         ("parameter", balanced(parameter)),
         ("header", balanced(header)),
         ("rdp", balanced(Balance::RdpCookie(None))),

@@ -30,9 +30,15 @@ pub fn file_text(bundle: &Bundle, path: &str) -> String {
                         .unwrap();
                 }
             }
-            Content::MapEntries(entries) => entries.iter().for_each(|e| writeln!(text, "{} {}", e.key, e.value).unwrap()),
+            Content::MapEntries(entries) => {
+                for e in entries {
+                    writeln!(text, "{} {}", e.key, e.value).unwrap();
+                }
+            }
             Content::CertificateList(entries) => {
-                entries.iter().for_each(|e| writeln!(text, "{} {}", e.file, e.names.join(" ")).unwrap());
+                for e in entries {
+                    writeln!(text, "{} {}", e.file, e.names.join(" ")).unwrap();
+                }
             }
             Content::Certificate(bytes) | Content::File(bytes) => text.push_str(std::str::from_utf8(bytes.expose()).unwrap()),
         }

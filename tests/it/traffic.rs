@@ -14,10 +14,10 @@ fn renderer(version: Version, options: Options) -> Renderer {
 }
 
 fn run(model: &Model, check: impl Fn(&Running)) {
-    run_with(model, Options::default(), check);
+    run_with(model, &Options::default(), check);
 }
 
-fn run_with(model: &Model, options: Options, check: impl Fn(&Running)) {
+fn run_with(model: &Model, options: &Options, check: impl Fn(&Running)) {
     for (version, haproxy) in haproxies() {
         let mut renderer = renderer(*version, options.clone());
         renderer.update(model, &Touched::all(model));
@@ -107,8 +107,9 @@ fn conditions_are_tried_in_order_before_the_plain_route() {
     ];
     host(&mut model, name("a.test"), routes);
     run(&model, |haproxy| {
-        let all: String = (0..16).map(|i| format!("X-{i}: {i}\r\n")).collect();
-        let most: String = (0..15).map(|i| format!("X-{i}: {i}\r\n")).collect();
+        let numbered = |count| (0..count).map(|i| format!("X-{i}: {i}\r\n")).collect::<Vec<_>>().concat();
+        let all: String = numbered(16);
+        let most: String = numbered(15);
         for (method, path, headers, want) in [
             ("POST", "/p/x", "", "post"),
             ("GET", "/p/x", "", "plain"),
@@ -353,11 +354,11 @@ fn an_external_name_is_resolved_for_each_request_and_blocked_ranges_are_denied()
         host(&mut model, name(&format!("{service}.example")), vec![route(prefix("/"), to(service))]);
     }
     let mut options = Options { resolvers: vec![name_server()], ..Options::default() };
-    run_with(&model, options.clone(), |haproxy| {
+    run_with(&model, &options, |haproxy| {
         assert_eq!(status(&haproxy.get("good.example", "/")), 503, "loopback is blocked");
     });
     options.blocked_networks.retain(|network| !network.starts_with("127."));
-    run_with(&model, options, |haproxy| {
+    run_with(&model, &options, |haproxy| {
         assert_eq!(first(&haproxy.get("good.example", "/x")), "outside GET /x");
         assert_eq!(status(&haproxy.get("bad.example", "/")), 503);
         assert_eq!(status(&haproxy.get("none.example", "/")), 503);

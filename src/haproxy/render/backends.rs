@@ -375,7 +375,7 @@ fn servers(backend_name: &str, backend: &Backend, keywords: &ServerKeywords) -> 
     let share = |weight: Option<u16>| u32::from(weight.unwrap_or(1)) * u32::from(keywords.weight);
     let most = backend.endpoints.iter().map(|endpoint| share(endpoint.weight)).max().unwrap_or(1).max(256);
     // If nothing else is left, those that are going still serve.
-    let spare = backend.endpoints.iter().all(|endpoint| endpoint.state == EndpointState::Draining);
+    let all_leave = backend.endpoints.iter().all(|endpoint| endpoint.state == EndpointState::Draining);
     let mut out: Vec<Server> = backend
         .endpoints
         .iter()
@@ -385,7 +385,7 @@ fn servers(backend_name: &str, backend: &Backend, keywords: &ServerKeywords) -> 
             let scaled = if share == 0 { 0 } else { (share * 256 / most).max(1).min(share) };
             let weight = u16::try_from(if most == 256 { share } else { scaled }).unwrap_or(256);
             let address = SocketAddr::new(endpoint.address, endpoint.port);
-            server(backend_name, address, keywords, weight, endpoint.state == EndpointState::Draining && !spare)
+            server(backend_name, address, keywords, weight, endpoint.state == EndpointState::Draining && !all_leave)
         })
         .collect();
     out.sort();

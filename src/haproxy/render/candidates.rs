@@ -24,10 +24,10 @@ pub(super) struct Node<'a> {
 /// what `txn.route` says already.
 pub(super) fn candidates<'a>(id: &str, list: &[&'a Route], findings: &mut Vec<Diagnostic>) -> Vec<Node<'a>> {
     let mut out = Vec::with_capacity(list.len());
-    let mut last = None;
+    let mut otherwise = None;
     for (index, route) in list.iter().enumerate() {
         if route.conditions.is_empty() && !matches!(route.path, PathMatch::Regex(_)) {
-            last = Some(*route);
+            otherwise = Some(*route);
             break;
         }
         let name = format!("{id}.{index}");
@@ -42,7 +42,7 @@ pub(super) fn candidates<'a>(id: &str, list: &[&'a Route], findings: &mut Vec<Di
             )),
         }
     }
-    out.push(Node { name: id.to_owned(), route: last, lines: Vec::new() });
+    out.push(Node { name: id.to_owned(), route: otherwise, lines: Vec::new() });
     out
 }
 

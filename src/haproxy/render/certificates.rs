@@ -62,13 +62,13 @@ impl Renderer {
                 self.lists.remove(list);
             }
         }
-        let good = |name: &&Box<str>| {
+        let good = |name: &str| {
             let plain = name.strip_prefix("*.").unwrap_or(name);
             !plain.is_empty() && plain.len() <= 253 && plain.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
         };
         let key = ResourceKey::CertificateList { list: list_path(list).into(), owner: certificate_path(id).into() };
         let content = names.zip(model.certificates.get(id)).and_then(|(names, certificate)| {
-            let names: Vec<Box<str>> = names.iter().filter(good).cloned().collect();
+            let names: Vec<Box<str>> = names.iter().filter(|name| good(name)).cloned().collect();
             // A line without names would serve the certificate for its own ones.
             let entry = ListEntry { file: certificate_path(id).into(), names };
             (!entry.names.is_empty()).then(|| (Content::CertificateList(vec![entry]), certificate.sources.clone()))

@@ -184,7 +184,7 @@ fn backends_of(target: &Target) -> Vec<&BackendId> {
 /// Everything that decides which rules a node has: their name changes with them, so that an old worker
 /// never reads new conditions into its old rules.
 fn conditions_text(list: &[&Route]) -> String {
-    list.iter().map(|route| format!("{:?} {:?}\n", route.path, route.conditions)).collect()
+    format!("{:?}", list.iter().map(|route| (&route.path, &route.conditions)).collect::<Vec<_>>())
 }
 
 fn bad_path(path: &PathMatch) -> Option<&'static str> {

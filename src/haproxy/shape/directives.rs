@@ -89,13 +89,14 @@ impl Builder<'_> {
                 Err(_) => line.and("random"),
             },
             Balance::Source => line.and("source"),
-            _ => match self.http_balance(balance, line.clone()) {
-                Some(line) => line,
-                None => {
+            _ => {
+                if let Some(line) = self.http_balance(balance, line.clone()) {
+                    line
+                } else {
                     hash = false;
                     line.and("roundrobin")
                 }
-            },
+            }
         };
         self.lines.push(line);
         hash &= !matches!(balance, Balance::RoundRobin | Balance::LeastConn | Balance::First | Balance::Random(_));
@@ -215,7 +216,7 @@ impl Builder<'_> {
         match number {
             Some("1.0" | "1.1") | None => {}
             Some(_) => {
-                self.refuse("http_check.version", codes::INVALID_VALUE, "the version is not one of checks", "use HTTP/1.0 or HTTP/1.1")
+                self.refuse("http_check.version", codes::INVALID_VALUE, "the version is not one of checks", "use HTTP/1.0 or HTTP/1.1");
             }
         }
         line = if number == Some("1.0") { line.and("ver HTTP/1.0") } else { line.and("ver HTTP/1.1") };

@@ -61,7 +61,7 @@ impl Builder<'_> {
                 }
             }
             Some(_) => {
-                self.refuse("forwardfor.except", codes::INVALID_VALUE, "the exception is not a network", "write an address or a network")
+                self.refuse("forwardfor.except", codes::INVALID_VALUE, "the exception is not a network", "write an address or a network");
             }
             None => {}
         }
