@@ -91,12 +91,12 @@ fn ingresses(name: &str) -> Vec<String> {
     let three = path("/x", "a", "{name: web}");
     let fallback = "defaultBackend: {service: {name: a, port: {number: 80}}}";
     let all = [
-        ("", "ingressClassName: edge", rule("foo.com", &[one.clone()]), "", ""),
+        ("", "ingressClassName: edge", rule("foo.com", std::slice::from_ref(&one)), "", ""),
         ("", "ingressClassName: edge", rule("foo.com", &[one.clone(), two.clone()]), "{secretName: cert}", ""),
         (
             "haproxy-fleet.dev/backend: b",
             "ingressClassName: edge",
-            rule("*.foo.com", &[two.clone()]),
+            rule("*.foo.com", std::slice::from_ref(&two)),
             "{hosts: [foo.com, '*.foo.com'], secretName: cert2}",
             fallback,
         ),
@@ -110,7 +110,7 @@ fn ingresses(name: &str) -> Vec<String> {
         (
             "kubernetes.io/ingress.class: edge",
             "ingressClassName: other",
-            rule("", &[two.clone()]),
+            rule("", std::slice::from_ref(&two)),
             "{hosts: [foo.com], secretName: cert}",
             "",
         ),

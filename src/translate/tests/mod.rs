@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::format_collect)]
 //! What objects mean, told as sentences.
 
 mod endpoints;
@@ -124,8 +124,7 @@ impl Case {
         let all = &self.translator.model().backends;
         all.iter()
             .find(|(id, _)| id.to_string() == text)
-            .map(|(_, b)| b)
-            .unwrap_or_else(|| panic!("{text} of {:?}", all.keys().collect::<Vec<_>>()))
+            .map_or_else(|| panic!("{text} of {:?}", all.keys().collect::<Vec<_>>()), |(_, backend)| backend)
     }
 
     /// The only backend.
