@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("haproxy", &["model", "report"]),
     ("pipeline", &["world", "api", "translate", "model", "haproxy", "report"]),
     ("agent", &["haproxy", "report"]),
+    ("fleet", &["api", "world", "report", "haproxy"]),
     ("status", &["api", "world", "report"]),
     ("telemetry", &[]),
 ];
