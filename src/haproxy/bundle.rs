@@ -112,7 +112,7 @@ pub struct Server {
     /// Its guid, unique in the process, at most 127 bytes.
     pub guid: Name,
     /// Keywords in the order they are written (`check inter 2000 …`), already in the form of the
-    /// configuration and safe for the runtime API as well: words of `[A-Za-z0-9_.:/@,-]` only.
+    /// configuration and safe for the runtime API as well: words of `[A-Za-z0-9_.:/@,()-]` only.
     /// Without weight and state. The same text is used for `add server`.
     pub keywords: Arc<str>,
     /// Whether it is health checked (`check` is among the keywords): `enable health` after `add server`.
@@ -265,7 +265,8 @@ impl Bundle {
         self.files.keys()
     }
 
-    /// The keys of the resources in the file `path`, in the order in which they are written.
+    /// The keys of the resources in the file `path`, in their order. What is written is in another order where a
+    /// file holds backends: each is followed by its servers.
     pub fn in_file(&self, path: &str) -> impl Iterator<Item = &ResourceKey> {
         self.files.get(path).into_iter().flatten()
     }
