@@ -5,6 +5,7 @@ mod agent;
 mod allowed;
 mod arrows;
 mod command;
+mod docs;
 mod injection;
 mod models;
 mod policies;
