@@ -1,8 +1,8 @@
 //! What stands beside one HAProxy: it starts it, keeps it alive, and brings every bundle into it, live where
 //! that is possible and by a reload where it is not.
 //!
-//! One task owns the process and applies one thing after the other ([`apply`]); only the deletion of what is
-//! out of use runs beside it ([`reaper`]).
+//! One task owns the process and applies one thing after the other (`apply`); only the deletion of what is
+//! out of use runs beside it (`reaper`).
 
 mod apply;
 mod drain;
