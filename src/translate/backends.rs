@@ -51,15 +51,41 @@ pub(super) fn build(
         // Nobody verifies with it (see above): no reference to what is not there.
         Arc::make_mut(&mut policy).server.ca = None;
     }
-    let mut sources: Vec<ObjectRef> = Vec::new();
-    if let Some((namespace, name)) = &wish.service {
-        sources.push(ObjectRef::new(Kind::Service, namespace.clone(), name.clone()));
-    }
-    sources.extend(service.into_iter().flat_map(|s| s.sources.iter().cloned()));
-    sources.extend(wish.sources.iter().cloned());
-    sources.extend(fleet.policy_source.clone());
-    sources.sort();
-    sources.dedup();
     let endpoints = if kind == BackendKind::Endpoints { endpoints.cloned() } else { None };
-    Backend { kind, mode: Mode::Http, policy, endpoints: endpoints.unwrap_or_default(), sources: sources.into() }
+    let of_service = service.map_or(&[][..], |s| &s.sources);
+    let sources = nearest_first(wish, of_service, fleet.policy_source.as_ref());
+    Backend { kind, mode: Mode::Http, policy, endpoints: endpoints.unwrap_or_default(), sources }
+}
+
+/// Whom a complaint is told to: the first is the likeliest culprit. What holds a policy comes before what only
+/// names it, near scopes before wide ones; the fleet's own policy is the last to blame.
+fn nearest_first(wish: &Wish, of_service: &[ObjectRef], of_fleet: Option<&ObjectRef>) -> Arc<[ObjectRef]> {
+    let (routes, policies): (Vec<&ObjectRef>, Vec<&ObjectRef>) = wish.sources.iter().partition(|object| object.kind == Kind::Ingress);
+    let service = wish.service.as_ref().map(|(namespace, name)| ObjectRef::new(Kind::Service, namespace.clone(), name.clone()));
+    let mut sources: Vec<ObjectRef> = Vec::new();
+    for object in of_service.iter().chain(policies).chain(routes).chain(&service).chain(of_fleet) {
+        if !sources.contains(object) {
+            sources.push(object.clone());
+        }
+    }
+    sources.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_holds_the_policy_is_told_first_and_the_fleet_last() {
+        let object = |kind, name| ObjectRef::new(kind, "shop", name);
+        let (ingress, of_ingress) = (object(Kind::Ingress, "web"), object(Kind::Backend, "of-ingress"));
+        let (of_service, of_fleet) = (object(Kind::Backend, "of-service"), ObjectRef::new(Kind::Backend, "infra", "defaults"));
+        let wish = Wish {
+            service: Some(("shop".into(), "cart".into())),
+            policy: Arc::default(),
+            sources: vec![ingress.clone(), of_ingress.clone()],
+        };
+        let sources = nearest_first(&wish, std::slice::from_ref(&of_service), Some(&of_fleet));
+        assert_eq!(*sources, [of_service, of_ingress, ingress, object(Kind::Service, "cart"), of_fleet]);
+    }
 }

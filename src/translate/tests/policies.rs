@@ -43,7 +43,7 @@ fn the_nearest_scope_wins_field_by_field() {
     let policy = policy(&case);
     assert_eq!((policy.connect_timeout, policy.server_timeout, policy.queue_timeout), (Some(Millis(3)), Some(Millis(2)), Some(Millis(1))));
     let sources: Vec<String> = case.only().1.sources.iter().map(ToString::to_string).collect();
-    assert_eq!(sources, ["Backend infra/all", "Backend shop/middle", "Backend shop/near", "Ingress shop/web", "Service shop/a"]);
+    assert_eq!(sources, ["Backend shop/near", "Backend shop/middle", "Ingress shop/web", "Service shop/a", "Backend infra/all"]);
 }
 
 #[test]
