@@ -5,6 +5,7 @@ mod agent;
 mod allowed;
 mod arrows;
 mod command;
+mod golden;
 mod injection;
 mod models;
 mod policies;
