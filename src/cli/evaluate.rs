@@ -59,7 +59,7 @@ pub struct Comparison {
 }
 
 /// Reads manifests and runs the pipeline over them, for HAProxies like `version`.
-pub(super) fn evaluate(inputs: &[PathBuf], version: Version) -> Result<Evaluation, Error> {
+pub fn evaluate(inputs: &[PathBuf], version: Version) -> Result<Evaluation, Error> {
     let read = Read::from(inputs, version)?;
     let fleets = read.pipeline.fleets().map(|id| read.fleet(id)).collect::<Result<Vec<_>, _>>()?;
     Ok(Evaluation { fleets, diagnostics: located(&read.files, read.pipeline.diagnostics()) })

@@ -3,7 +3,7 @@
 mod arguments;
 mod crds;
 mod diff;
-mod evaluate;
+pub mod evaluate;
 mod exec;
 mod lint;
 mod local;

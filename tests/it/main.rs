@@ -6,6 +6,7 @@ mod allowed;
 mod arrows;
 mod command;
 mod docs;
+mod golden;
 mod injection;
 mod models;
 mod policies;

@@ -80,9 +80,9 @@ impl Word {
         Self(number.into().to_string().into())
     }
 
-    /// A duration in milliseconds.
+    /// A duration in milliseconds, with its unit: without one HAProxy warns of every small number.
     pub fn millis(millis: u32) -> Self {
-        Self(millis.to_string().into())
+        Self(format!("{millis}ms").into())
     }
 
     /// The name of a section, a server or the like.

@@ -29,7 +29,7 @@ fn universe() -> &'static Vec<Vec<Object>> {
         let class = |controller: &str, default: bool| format!("kind: IngressClass\nmetadata: {{name: edge, annotations: {{ingressclass.kubernetes.io/is-default-class: '{default}'}}}}\nspec: {{controller: {controller}}}");
         slot(vec![class("haproxy-fleet.dev/x", true), class("haproxy-fleet.dev/x", false), class("k8s.io/nginx", true)]);
         slot(["b", "gone", "zoo/b"].map(|name| format!("kind: ConfigMap\nmetadata: {{namespace: infra, name: cm}}\ndata: {{cr-backend: {name}}}")).into());
-        let pems: Vec<String> = (0..3).map(|_| secret("cert", "foo.com").trim_end_matches("---\n").to_owned()).collect();
+        let pems: Vec<String> = (0..3).map(|_| secret("cert", "foo.com").strip_suffix("---\n").unwrap().to_owned()).collect();
         let ca = |pem: &str| format!("kind: ConfigMap\nmetadata: {{name: ca}}\ndata:\n{}", pem.lines().skip_while(|l| !l.contains("tls.crt")).map(|l| l.replace("tls.crt", "ca.crt") + "\n").collect::<String>());
         for ns in ["shop", "zoo", "infra"] {
             let half: String = pems[0].lines().take(8).map(|line| format!("{line}\n")).collect();
