@@ -25,7 +25,8 @@ run: ## Build, get a HAProxy, and serve examples/ on loopback addresses, followi
 test: ## Run all tests, with real HAProxies of both release lines
 	tools/haproxy 3.4
 	tools/haproxy 3.2
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --doc
+	$(CARGO) test --workspace --lib --bins --tests
 
 lint: ## Check format, lints, dependencies and documentation
 	$(CARGO) fmt --all --check
