@@ -5,6 +5,7 @@ mod agent;
 mod allowed;
 mod arrows;
 mod command;
+mod crosscheck;
 mod golden;
 mod injection;
 mod models;
