@@ -13,6 +13,7 @@ pub mod crd;
 mod endpoints;
 mod ingress;
 mod ingress_deployment;
+mod ingress_deployment_rules;
 mod meta;
 mod plain;
 mod service;

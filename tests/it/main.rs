@@ -5,6 +5,7 @@ mod agent;
 mod allowed;
 mod arrows;
 mod command;
+mod crosscheck;
 mod docs;
 mod golden;
 mod injection;

@@ -23,6 +23,8 @@ struct Table<'a> {
 }
 
 const NOT_FOUND: &str = "if !{ var(txn.route) -m found }";
+/// The same, and there is a label that `*` can stand for.
+const NOT_FOUND_LABELLED: &str = "if !{ var(txn.route) -m found } !{ req.hdr(host) -m beg . }";
 const INDIRECT: &str = "if { var(txn.route) -m beg ~ }";
 const HOST: &str = "req.hdr(host),host_only,lower,rtrim(.)";
 
@@ -165,7 +167,7 @@ impl Renderer {
         let host = Expr::of(HOST);
         look(section, &[Fmt::Expr(&host)], None)?;
         let rest = host.then("field", &["2", ".", "0"])?;
-        look(section, &[Fmt::Text("*."), Fmt::Expr(&rest)], Some(NOT_FOUND))?;
+        look(section, &[Fmt::Text("*."), Fmt::Expr(&rest)], Some(NOT_FOUND_LABELLED))?;
         for std::cmp::Reverse(labels) in &table.deep {
             // At least one label more than the suffix has.
             let suffix = host.then("field", &["-1", ".", &labels.to_string()])?;

@@ -21,6 +21,8 @@ struct Target {
     line: u32,
     column: u32,
     width: u32,
+    /// How many steps of the path there are.
+    steps: usize,
 }
 
 impl Files {
@@ -83,7 +85,15 @@ impl Files {
         let path: Vec<Step> = steps(&item.pointer).into_iter().chain(steps(field)).collect();
         // Few files have more than one tree in a piece; then the line says which.
         let root = nodes.iter().rev().find(|node| node.line <= item.line).or(nodes.first());
-        let Some(target) = root.map(|root| walk(root, &path)) else { return Some(self.show_spot(&place.file, file, start)) };
+        let Some(mut target) = root.map(|root| walk(root, &path)) else { return Some(self.show_spot(&place.file, file, start)) };
+        // Content of a Secret is called data wherever it was written, and stringData wins.
+        if let (Kind::Secret, Some(root), Some(rest)) = (&object.kind, root, field.strip_prefix("data[")) {
+            let inner: Vec<Step> = steps(&item.pointer).into_iter().chain(steps(&format!("stringData[{rest}"))).collect();
+            let written = walk(root, &inner);
+            if written.steps == inner.len() {
+                target = written;
+            }
+        }
         let mut line = line_of(text, target.line);
         if object.kind == Kind::Secret && (field.starts_with("data") || field.starts_with("stringData")) {
             line = line.split_once(':').map_or_else(|| "…".to_owned(), |(key, _)| format!("{key}: …"));
@@ -129,21 +139,26 @@ fn without_value(line: &str) -> String {
 /// The key or value at `path`, or what contains it.
 fn walk(root: &Node<'_>, path: &[Step]) -> Target {
     let mut node = root;
-    let mut target = Target { line: root.line, column: root.column, width: 1 };
+    let mut target = Target { line: root.line, column: root.column, width: 1, steps: 0 };
     for (at, step) in path.iter().enumerate() {
         match step {
             Step::Index(index) => {
                 let Content::List(items) = &node.content else { break };
                 let Some(next) = items.get(*index) else { break };
                 node = next;
-                target = Target { line: next.line, column: next.column, width: if next.text().is_some() { next.width } else { 1 } };
+                target = Target {
+                    line: next.line,
+                    column: next.column,
+                    width: if next.text().is_some() { next.width } else { 1 },
+                    steps: at + 1,
+                };
             }
             Step::Key(key) => {
                 let Some((name, value)) = node.entry(key) else { break };
                 node = value;
                 let is_last = at + 1 == path.len();
                 let shown = if is_last && value.text().is_some_and(|text| !text.is_empty()) { value } else { name };
-                target = Target { line: shown.line, column: shown.column, width: shown.width };
+                target = Target { line: shown.line, column: shown.column, width: shown.width, steps: at + 1 };
             }
         }
     }

@@ -238,6 +238,12 @@ fn typed(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnosti
         }
         Kind::IngressDeployment => {
             let full: crd::IngressDeploymentResource = full(node, reference, diagnostics)?;
+            let violations = full.spec.violations(reference);
+            if !violations.is_empty() {
+                // As on the API server, it does not come in.
+                diagnostics.extend(violations);
+                return Ok(None);
+            }
             IngressDeployment { meta: meta(full.metadata), spec: full.spec }.into()
         }
         Kind::Backend => backend(node, reference, diagnostics)?.into(),

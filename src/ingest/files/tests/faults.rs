@@ -208,3 +208,18 @@ fn ten_thousand_hosts_in_one_object_are_read() {
     assert_eq!(fixture.set(), ["Ingress default/wide"]);
     assert_eq!(fixture.files.diagnostics(), []);
 }
+
+#[test]
+fn a_fleet_that_breaks_a_rule_of_its_schema_stays_as_it_was() {
+    let fleet = |replicas: &str| {
+        let spec = format!("{{ingressClassName: edge, {replicas}zones: [{{name: a, replicas: 1}}]}}");
+        format!("apiVersion: haproxy-fleet.dev/v1alpha1\nkind: IngressDeployment\nmetadata: {{name: edge}}\nspec: {spec}\n")
+    };
+    let mut fixture = Fixture::new(&[("a.yaml", &fleet(""))]);
+    assert_eq!(fixture.set(), ["IngressDeployment default/edge"]);
+    fixture.write("a.yaml", &fleet("replicas: 3, "));
+    assert!(fixture.load().is_empty());
+    let told = fixture.only_diagnostic();
+    assert_eq!((told.field.as_str(), told.code), ("spec.replicas", codes::INVALID_VALUE));
+    assert_eq!(fixture.files.locate_diagnostic(&told).map(|found| (found.line, found.column)), Some((4, 42)));
+}

@@ -44,3 +44,12 @@ fn an_object_in_no_file_has_no_place() {
     fixture.load();
     assert_eq!(fixture.files.locate(&ObjectRef::new(Kind::Service, "shop", "web"), ""), None);
 }
+
+#[test]
+fn content_of_a_secret_is_found_in_string_data_and_its_value_is_not_shown() {
+    let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData:\n  tls.key: very private\n";
+    let mut fixture = Fixture::new(&[("a.yaml", text)]);
+    fixture.load();
+    let found = fixture.files.locate(&ObjectRef::new(Kind::Secret, "default", "a"), "data[\"tls.key\"]").unwrap();
+    assert_eq!((found.line, found.text.contains("private")), (5, false), "{found:?}");
+}
