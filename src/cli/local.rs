@@ -33,7 +33,7 @@ pub(super) fn run(arguments: LocalArguments, out: Output) -> Result<Exit, Error>
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let interrupts = Interrupts::listen().map_err(failed)?;
-        local::run(settings, out, interrupts).await.map_err(|error| Error::new(error, ""))
+        local::run(settings, out, interrupts).await.map_err(|error| Error::new(&error, error.help()))
     })?;
     Ok(Exit::Success)
 }

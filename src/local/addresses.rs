@@ -2,10 +2,11 @@
 //! configuration of a replica and the bookmarks of its user name them.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where every replica answers health checks, on its own address.
 pub const HEALTH_PORT: u16 = 8404;
@@ -43,10 +44,13 @@ impl Addresses {
         Ok(address)
     }
 
-    /// The IP address of a replica: the remembered one, else the first of 127.1.0.0/16 on which all
-    /// `ports` and the health port are free.
-    pub fn replica(&mut self, purpose: &str, ports: &[u16]) -> io::Result<IpAddr> {
-        if let Some(address) = self.book.replicas.get(purpose) {
+    /// The IP address of a replica: the remembered one if it is free and not in `taken`, else the first of
+    /// 127.1.0.0/16 on which all `ports` and the health port are free.
+    pub fn replica(&mut self, purpose: &str, ports: &[u16], taken: &BTreeSet<IpAddr>) -> io::Result<IpAddr> {
+        if let Some(address) = self.book.replicas.get(purpose)
+            && !taken.contains(&IpAddr::V4(*address))
+            && are_free(*address, ports)
+        {
             return Ok(IpAddr::V4(*address));
         }
         let address = self.free_replica(ports)?;
@@ -61,6 +65,20 @@ impl Addresses {
             Some(_) => self.save(),
             None => Ok(()),
         }
+    }
+
+    /// Everything that is remembered of listeners and of the given ports of replicas.
+    pub fn remembered(&self, replica_ports: &[u16]) -> Vec<SocketAddr> {
+        let of_replica = |ip: &Ipv4Addr| replica_ports.iter().map(|port| SocketAddr::from((*ip, *port))).collect::<Vec<_>>();
+        self.book.listeners.values().copied().chain(self.book.replicas.values().flat_map(of_replica)).collect()
+    }
+
+    /// Forgets all addresses of a fleet that is gone for good.
+    pub fn forget_fleet(&mut self, fleet: &str) -> io::Result<()> {
+        let of_fleet = |purpose: &String| purpose.strip_prefix(fleet).is_some_and(|rest| rest.starts_with('/'));
+        self.book.listeners.retain(|purpose, _| !of_fleet(purpose));
+        self.book.replicas.retain(|purpose, _| !of_fleet(purpose));
+        self.save()
     }
 
     fn free_listener(&self, preferred: u16) -> io::Result<SocketAddr> {
@@ -79,10 +97,9 @@ impl Addresses {
 
     fn free_replica(&self, ports: &[u16]) -> io::Result<Ipv4Addr> {
         let taken = |address: &Ipv4Addr| self.book.replicas.values().any(|other| other == address);
-        let free = |address: &Ipv4Addr| ports.iter().chain([&HEALTH_PORT]).all(|port| TcpListener::bind((*address, *port)).is_ok());
         (0..=255u8)
             .flat_map(|third| (1..=254u8).map(move |fourth| Ipv4Addr::new(127, 1, third, fourth)))
-            .find(|address| !taken(address) && free(address))
+            .find(|address| !taken(address) && are_free(*address, ports))
             .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no free address in 127.1.0.0/16"))
     }
 
@@ -91,6 +108,29 @@ impl Addresses {
         std::fs::write(&new, serde_json::to_vec_pretty(&self.book)?)?;
         std::fs::rename(new, &self.file)
     }
+}
+
+fn are_free(address: Ipv4Addr, ports: &[u16]) -> bool {
+    ports.iter().chain([&HEALTH_PORT]).all(|port| is_free(SocketAddr::from((address, *port))))
+}
+
+/// Whether nobody listens there. To be asked before HAProxy is started: it shares addresses with every other
+/// HAProxy of the same user, which then gets half of the requests.
+pub fn is_free(address: SocketAddr) -> bool {
+    TcpListener::bind(address).is_ok()
+}
+
+/// Waits until nobody listens on any of `addresses`, for `patience` at most.
+pub async fn wait_until_free(addresses: Vec<SocketAddr>, patience: Duration) {
+    let released = async {
+        for address in addresses {
+            while !is_free(address) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    };
+    // whoever starts something there says what is wrong
+    let _ = tokio::time::timeout(patience, released).await;
 }
 
 /// The port that a listener gets where it can: privileged ones are moved up, 80 to 8080, 443 to 8443.
@@ -110,9 +150,9 @@ mod tests {
     fn an_address_is_the_same_after_a_restart() {
         let state = tempfile::tempdir().unwrap();
         let mut addresses = Addresses::open(state.path());
-        let first = (addresses.listener("edge/http", 0).unwrap(), addresses.replica("edge-0", &[8080]).unwrap());
+        let first = (addresses.listener("edge/http", 0).unwrap(), addresses.replica("edge-0", &[8080], &BTreeSet::new()).unwrap());
         let mut again = Addresses::open(state.path());
-        assert_eq!((again.listener("edge/http", 0).unwrap(), again.replica("edge-0", &[8080]).unwrap()), first);
+        assert_eq!((again.listener("edge/http", 0).unwrap(), again.replica("edge-0", &[8080], &BTreeSet::new()).unwrap()), first);
     }
 
     #[test]
@@ -132,17 +172,17 @@ mod tests {
     #[test]
     fn a_replica_is_not_put_where_one_of_its_ports_is_in_use() {
         let state = tempfile::tempdir().unwrap();
-        let first = Addresses::open(state.path()).replica("edge-0", &[18_080]).unwrap();
+        let first = Addresses::open(state.path()).replica("edge-0", &[18_080], &BTreeSet::new()).unwrap();
         let _user = TcpListener::bind((first, 18_080)).unwrap();
         let other = tempfile::tempdir().unwrap();
-        assert_ne!(Addresses::open(other.path()).replica("edge-0", &[18_080]).unwrap(), first);
+        assert_ne!(Addresses::open(other.path()).replica("edge-0", &[18_080], &BTreeSet::new()).unwrap(), first);
     }
 
     #[test]
     fn two_purposes_never_share_an_address() {
         let state = tempfile::tempdir().unwrap();
         let mut addresses = Addresses::open(state.path());
-        let given: std::collections::BTreeSet<_> = (0..50).map(|n| addresses.replica(&n.to_string(), &[]).unwrap()).collect();
+        let given: BTreeSet<_> = (0..50).map(|n| addresses.replica(&n.to_string(), &[], &BTreeSet::new()).unwrap()).collect();
         assert_eq!(given.len(), 50);
     }
 

@@ -18,7 +18,14 @@ const SUFFIX: &str = ".echo.haproxy-fleet.dev";
 /// The echo servers that run, by Service.
 #[derive(Debug, Default)]
 pub(super) struct Echoes {
-    running: BTreeMap<(Arc<str>, Arc<str>), Vec<Echo>>,
+    running: BTreeMap<(Arc<str>, Arc<str>), Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// The ports that they stand for.
+    ports: Box<[ServicePort]>,
+    _servers: Vec<Echo>,
 }
 
 /// What to change in the world so that it holds the slices of the echo servers.
@@ -32,15 +39,16 @@ pub(super) struct EchoDelta {
 
 impl Echoes {
     /// Starts servers for Services that have no endpoint slices, and ends those of Services that have
-    /// got real ones or are gone.
-    pub(super) async fn follow(&mut self, world: &World) -> io::Result<EchoDelta> {
+    /// got real ones, have other ports now, or are gone.
+    pub(super) async fn follow(&mut self, world: &World) -> EchoDelta {
         let mut delta = EchoDelta::default();
         let wanted: BTreeMap<(Arc<str>, Arc<str>), Arc<Service>> = world
             .services()
             .filter(|service| !matches!(service.kind, ServiceKind::ExternalName { .. }) && !has_real_endpoints(world, service))
             .map(|service| ((service.meta.namespace.clone(), service.meta.name.clone()), service.clone()))
             .collect();
-        let ended: Vec<_> = self.running.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
+        let stays = |key: &(Arc<str>, Arc<str>), running: &Running| wanted.get(key).is_some_and(|service| service.ports == running.ports);
+        let ended: Vec<_> = self.running.iter().filter(|(key, running)| !stays(key, running)).map(|(key, _)| key.clone()).collect();
         for key in ended {
             self.running.remove(&key);
             let slices = world.endpoint_slices_of(&key.0, &key.1).filter(|slice| is_echo(slice));
@@ -48,12 +56,17 @@ impl Echoes {
         }
         for (key, service) in wanted {
             if !self.running.contains_key(&key) {
-                let (echoes, slices) = start(&service).await?;
-                self.running.insert(key, echoes);
-                delta.set.extend(slices);
+                match start(&service).await {
+                    Ok((servers, slices)) => {
+                        self.running.insert(key, Running { ports: service.ports.clone(), _servers: servers });
+                        delta.set.extend(slices);
+                    }
+                    // the others have theirs; with the next change it is tried again
+                    Err(error) => tracing::error!(service = %service.meta.name, %error, "no echo server for a Service"),
+                }
             }
         }
-        Ok(delta)
+        delta
     }
 }
 

@@ -1,18 +1,19 @@
 //! One fleet without a cluster: its replicas, and the HAProxy in front of them that plays Service and load
 //! balancer.
 
-use super::addresses::{Addresses, HEALTH_PORT};
-use super::balancer::{self, Balanced, Member};
+use super::addresses::{Addresses, HEALTH_PORT, is_free, wait_until_free};
+use super::balancer::Member;
+use super::front::Balancer;
 use super::haproxies::{Haproxy, choose};
 use super::record::{self, ListenerRecord, Record, ReplicaRecord};
+use super::replica::{Phase, Running};
 use crate::agent::{Agent, Drain, Pod, Settings, StartError, Update, UpdateContent};
 use crate::api::IngressDeployment;
 use crate::fleet::{Replica, ZoneSize, replicas};
 use crate::haproxy::bundle::{Bundle, Change, Digest, ResourceKey};
-use crate::haproxy::render::Renderer;
 use crate::haproxy::version::Version;
-use crate::model::{self, FleetId, Model, Touched};
-use crate::report::PrivateBytes;
+use crate::model::{self, FleetId, Model};
+use crate::report::{Diagnostic, PrivateBytes, codes};
 use crate::status::json::{self, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -24,8 +25,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// How long the load balancer needs to stop sending to a replica: it is told at once, and a moment passes.
-const DEREGISTRATION: Duration = Duration::from_millis(300);
+/// How long the load balancer may take to stop sending to a replica that leaves.
+const DEREGISTRATION: Duration = Duration::from_secs(5);
 /// How long a replica that leaves may finish what it has. Longer than the keep-alive time-out, so that idle
 /// clients are asked to close rather than cut.
 const DRAIN: Duration = Duration::from_secs(15);
@@ -33,10 +34,10 @@ const DRAIN: Duration = Duration::from_secs(15);
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// The least time between two reloads of a replica.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
+/// Replicas of a fleet at most: each is a process of this machine.
+pub(super) const MAX_REPLICAS: i32 = 32;
 /// How often a replica's HAProxy is compared with what it should be.
 const DRIFT_INTERVAL: Duration = Duration::from_secs(60);
-/// Connections that a replica takes: plenty on one machine, within the usual limit of open files.
-const MAX_CONNECTIONS: u32 = 4_000;
 
 /// What all fleets of a `local` share.
 pub(super) struct Environment {
@@ -48,6 +49,8 @@ pub(super) struct Environment {
     pub haproxies: Vec<Haproxy>,
     /// What every HAProxy is started through, so that none outlives this process.
     pub launcher: Option<Vec<OsString>>,
+    /// Connections that each HAProxy takes at most.
+    pub max_connections: u32,
     /// Served where no certificate matches.
     pub default_certificate: PrivateBytes,
     /// Rung whenever an agent has news.
@@ -65,6 +68,14 @@ pub(super) enum FleetError {
         /// Why.
         source: Box<StartError>,
     },
+    /// A stable address belongs to somebody else.
+    #[error("the stable address {address} of the listener {listener} is in use by another program")]
+    InUse {
+        /// The listener.
+        listener: String,
+        /// The address.
+        address: SocketAddr,
+    },
     /// Files or addresses.
     #[error("{what}: {source}")]
     Io {
@@ -75,40 +86,95 @@ pub(super) enum FleetError {
     },
 }
 
-fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> FleetError {
+impl FleetError {
+    /// What to do about it.
+    pub(super) fn help(&self) -> String {
+        match self {
+            Self::InUse { listener, address } => format!(
+                "stop that program (`ss -ltnp 'sport = :{}'` shows it) and the fleet takes the address within seconds; \
+                 or give the fleet another port by spec.ports.{listener}",
+                address.port()
+            ),
+            _ => "what serves keeps serving; it is tried again every few seconds".to_owned(),
+        }
+    }
+}
+
+pub(super) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> FleetError {
     let what = what.into();
     |source| FleetError::Io { what, source }
 }
 
-/// A HAProxy that runs.
-struct Running {
-    agent: Agent,
-    record: ReplicaRecord,
-    /// What its address is remembered for.
-    purpose: String,
-    address: IpAddr,
-    /// Whether it has been given the present bundle once: from then on changes are enough.
-    current: bool,
-    phase: Phase,
+/// A HAProxy to start: which program, where it keeps its things, what it listens on.
+pub(super) struct Launch<'a> {
+    pub name: &'a str,
+    pub program: &'a Haproxy,
+    /// Below the fleet's directory.
+    pub directory: PathBuf,
+    /// What nobody else is called.
+    pub purpose: &'a str,
+    pub binds: BTreeMap<String, Vec<SocketAddr>>,
+    pub health: SocketAddr,
 }
 
-/// Where a replica is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// It is one of those that are wanted.
-    Wanted,
-    /// It is not wanted any more, but serves until those that are wanted do.
-    Retiring,
-    /// It finishes what it has.
-    Leaving,
-}
+impl Environment {
+    /// Starts a HAProxy of the fleet `id` with its agent, and rings for all its news.
+    pub(super) async fn start(&self, id: &FleetId, launch: Launch<'_>) -> Result<Agent, FleetError> {
+        let directory = record::directory(&self.state, id).join(launch.directory);
+        std::fs::create_dir_all(&directory).map_err(io_error(format!("cannot make {}", directory.display())))?;
+        let sockets = self.socket_directory(launch.purpose);
+        std::fs::create_dir_all(&sockets).map_err(io_error(format!("cannot make {}", sockets.display())))?;
+        let pod = Pod {
+            name: launch.name.to_owned(),
+            binds: launch.binds,
+            health: launch.health,
+            threads: Some(1),
+            max_connections: self.max_connections,
+            default_certificate: self.default_certificate.clone(),
+        };
+        let settings = Settings {
+            haproxy: launch.program.path.clone(),
+            directory,
+            sockets,
+            pod,
+            reload_interval: RELOAD_INTERVAL,
+            drift_interval: DRIFT_INTERVAL,
+            launcher: self.launcher.clone(),
+        };
+        let failed = |source| FleetError::Start { name: launch.name.to_owned(), source: Box::new(source) };
+        let agent = Agent::start(settings).await.map_err(failed)?;
+        let (mut status, news) = (agent.status(), self.news.clone());
+        tokio::spawn(async move {
+            while status.changed().await.is_ok() {
+                news.notify_one();
+            }
+        });
+        Ok(agent)
+    }
 
-/// The HAProxy in front.
-struct Balancer {
-    agent: Agent,
-    renderer: Renderer,
-    listeners: Vec<ListenerRecord>,
-    generation: u64,
+    /// The program for fleets that ask for the release `line`: the newest, if there is none of that line.
+    pub(super) fn program(&self, line: &str) -> Result<&Haproxy, FleetError> {
+        let wanted: Option<Version> = line.parse().ok();
+        choose(&self.haproxies, wanted)
+            .or(self.haproxies.first())
+            .ok_or_else(|| FleetError::Io { what: "no HAProxy to start".to_owned(), source: io::ErrorKind::NotFound.into() })
+    }
+
+    fn socket_directory(&self, purpose: &str) -> PathBuf {
+        self.sockets.join(&blake3::hash(purpose.as_bytes()).to_hex()[..12])
+    }
+
+    /// Removes what a HAProxy that is gone for good kept.
+    fn clear(&self, directory: &Path, purpose: &str) {
+        for path in [directory.to_owned(), self.socket_directory(purpose)] {
+            match std::fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(path = %path.display(), %error, "cannot be removed")
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 /// A fleet that runs.
@@ -119,39 +185,29 @@ pub(super) struct LocalFleet {
     digest: Digest,
     replicas: BTreeMap<String, Running>,
     balancer: Option<Balancer>,
+    /// Replicas that are on their way out, by their key in `replicas`.
     departures: JoinSet<String>,
+    /// Addresses that people may try.
+    urls: Vec<String>,
+    /// Whether a bundle was delivered since the start; before, the last good state serves.
+    delivered: bool,
 }
 
 impl LocalFleet {
-    /// A fleet that is new here.
-    pub(super) fn new(id: FleetId, environment: Arc<Environment>) -> Self {
-        Self {
-            id,
-            environment,
-            record: Record::default(),
-            digest: Digest::default(),
-            replicas: BTreeMap::new(),
-            balancer: None,
-            departures: JoinSet::new(),
-        }
+    /// The fleet `id` as it was last, or never yet, served. Nothing runs until [`Self::converge`].
+    pub(super) fn new(id: FleetId, record: Record, environment: Arc<Environment>) -> Self {
+        let (replicas, departures) = (BTreeMap::new(), JoinSet::new());
+        let digest = u128::from_str_radix(&record.digest, 16).map_or_else(|_| Digest::default(), Digest);
+        Self { id, environment, record, digest, replicas, balancer: None, departures, urls: Vec::new(), delivered: false }
     }
 
-    /// The fleet as it was last served, before any manifest is read.
-    pub(super) async fn restore(
-        id: FleetId,
-        record: Record,
-        environment: Arc<Environment>,
-        addresses: &mut Addresses,
-    ) -> Result<Self, FleetError> {
-        let mut fleet = Self { record, ..Self::new(id, environment) };
-        let replicas = fleet.record.replicas.clone();
-        fleet.start_replicas(replicas, addresses).await?;
-        fleet.follow_balancer(addresses).await?;
-        Ok(fleet)
+    /// When it was first seen.
+    pub(super) fn since(&self) -> i64 {
+        self.record.since
     }
 
     /// Makes the fleet what its `IngressDeployment` says and gives its replicas the new bundle: `changes`
-    /// lead from the last one to `bundle`.
+    /// lead from the last one to `bundle`. After an error the next call, or [`Self::converge`], does what is left.
     pub(super) async fn update(
         &mut self,
         deployment: &IngressDeployment,
@@ -160,30 +216,28 @@ impl LocalFleet {
         changes: Vec<Change>,
         addresses: &mut Addresses,
     ) -> Result<(), FleetError> {
-        let wanted = wanted(&self.id, deployment);
-        let listeners = listeners(model);
-        let line = deployment.spec.haproxy_version.as_str().to_owned();
-        let restart = !self.record.line.is_empty() && self.record.line != line;
+        let before = self.record.clone();
         if bundle.digest() != self.digest || self.record.generation == 0 {
             self.record.generation += 1;
             self.record.revision += u64::from(self.record.revision == 0 || changes.iter().any(is_revision));
             self.digest = bundle.digest();
+            self.record.digest = self.digest.to_string();
         }
-        let shape_changed = restart || wanted != self.record.replicas || listeners != self.record.listeners;
-        (self.record.line, self.record.listeners) = (line, listeners);
-        self.record.replicas.clone_from(&wanted);
-        self.record.save(&self.environment.state, &self.id).map_err(io_error("cannot remember the fleet"))?;
-        if shape_changed {
-            self.resize(&wanted, restart, addresses).await?;
-        }
+        let line = self.environment.program(deployment.spec.haproxy_version.as_str())?.version;
+        self.record.line = format!("{}.{}", line.major, line.minor);
+        self.record.listeners = listeners(model);
+        self.record.replicas = wanted(&self.id, deployment);
+        self.urls = super::urls::of(model, Ipv4Addr::LOCALHOST.into());
+        let saved = if before == self.record { Ok(()) } else { self.record.save(&self.environment.state, &self.id) };
+        let converged = self.converge(addresses).await;
+        // whatever could not be started: what runs must not miss a change
         self.deliver(bundle, changes);
-        if shape_changed || self.balancer.is_none() {
-            self.follow_balancer(addresses).await?;
-        }
-        Ok(())
+        saved.map_err(io_error(format!("cannot write {}", record::directory(&self.environment.state, &self.id).display())))?;
+        converged
     }
 
     fn deliver(&mut self, bundle: &Bundle, changes: Vec<Change>) {
+        self.delivered = true;
         let (generation, digest) = (self.record.generation, self.digest);
         let changes: Arc<[Change]> = changes.into();
         let mut whole: Option<Arc<Bundle>> = None;
@@ -198,119 +252,144 @@ impl LocalFleet {
         }
     }
 
-    /// Starts replicas that are missing and retires those that are not wanted (all of them, if they must run
-    /// another release). Capacity first: see [`LocalFleet::tidy`].
-    async fn resize(&mut self, wanted: &[ReplicaRecord], restart: bool, addresses: &mut Addresses) -> Result<(), FleetError> {
-        let stays = |running: &Running| !restart && wanted.contains(&running.record);
-        let retiring: Vec<String> =
-            self.replicas.iter().filter(|(_, r)| r.phase == Phase::Wanted && !stays(r)).map(|(name, _)| name.clone()).collect();
-        for name in retiring {
-            let Some(mut running) = self.replicas.remove(&name) else { continue };
-            running.phase = Phase::Retiring;
-            self.replicas.insert(format!("{name} at {}", running.address), running);
+    /// Gives all of `bundle` to replicas that say that they have something else, or that were started by themselves.
+    pub(super) fn resync(&mut self, bundle: &Bundle) {
+        let astray =
+            |running: &Running| running.phase != Phase::Leaving && (!running.current || running.agent.status().borrow().out_of_sync);
+        let keys: Vec<String> = self.replicas.iter().filter(|(_, running)| astray(running)).map(|(key, _)| key.clone()).collect();
+        if keys.is_empty() || !self.delivered || bundle.digest() != self.digest {
+            return;
         }
-        let missing = wanted.iter().filter(|record| !self.replicas.contains_key(&record.name)).cloned().collect();
-        self.start_replicas(missing, addresses).await
+        let whole = Arc::new(bundle.clone());
+        for key in keys {
+            if let Some(running) = self.replicas.get_mut(&key) {
+                running.current = true;
+                let content = UpdateContent::Full(whole.clone());
+                running.agent.deliver(Update { generation: self.record.generation, digest: self.digest, content });
+            }
+        }
+    }
+
+    /// Starts what is missing and retires what is not wanted (all replicas, if they must run another release):
+    /// capacity first, see [`Self::tidy`].
+    pub(super) async fn converge(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
+        let program = self.environment.program(&self.record.line)?.path.clone();
+        let ports = self.record.ports();
+        let fits =
+            |running: &Running| running.program == program && running.ports == ports && self.record.replicas.contains(&running.record);
+        let turning: Vec<String> = self.replicas.iter().filter(|(_, r)| r.must_turn(fits(r))).map(|(key, _)| key.clone()).collect();
+        for key in turning {
+            let Some(mut running) = self.replicas.remove(&key) else { continue };
+            if running.phase == Phase::Retiring && !self.replicas.contains_key(&running.record.name) {
+                // wanted again before it left
+                running.phase = Phase::Wanted;
+                self.replicas.insert(running.record.name.clone(), running);
+            } else {
+                running.phase = Phase::Retiring;
+                self.replicas.insert(format!("{} at {}", running.record.name, running.address), running);
+            }
+        }
+        let missing: Vec<ReplicaRecord> = self.record.replicas.iter().filter(|r| !self.replicas.contains_key(&r.name)).cloned().collect();
+        let started = self.start_replicas(missing, addresses).await;
+        let fronted = self.follow_balancer(addresses).await;
+        started.and(fronted)
+    }
+
+    async fn start_replicas(&mut self, records: Vec<ReplicaRecord>, addresses: &mut Addresses) -> Result<(), FleetError> {
+        let environment = self.environment.clone();
+        let program = environment.program(&self.record.line)?;
+        let ports = self.record.ports();
+        let numbers: Vec<u16> = ports.values().copied().collect();
+        let mut starting = Vec::new();
+        for record in records {
+            let directory = self.free_directory(&record.name);
+            let taken: BTreeSet<IpAddr> = self.replicas.values().map(|running| running.address).collect();
+            let purpose = format!("{}/{}", self.id, directory.display());
+            let address = addresses.replica(&purpose, &numbers, &taken).map_err(io_error("no address for a replica"))?;
+            let binds = ports.iter().map(|(name, port)| (name.clone(), vec![SocketAddr::new(address, *port)])).collect();
+            let (id, environment) = (&self.id, &environment);
+            starting.push(async move {
+                let health = SocketAddr::new(address, HEALTH_PORT);
+                let launch = Launch { name: &record.name, program, directory: directory.clone(), purpose: &purpose, binds, health };
+                let agent = environment.start(id, launch).await;
+                (agent, record, directory, purpose, address)
+            });
+        }
+        let mut failed = Ok(());
+        for (agent, record, directory, purpose, address) in futures::future::join_all(starting).await {
+            match agent {
+                Ok(agent) => {
+                    let key = record.name.clone();
+                    let (ports, program) = (ports.clone(), program.path.clone());
+                    let (current, phase) = (false, Phase::Wanted);
+                    self.replicas.insert(key, Running { agent, record, program, ports, directory, purpose, address, current, phase });
+                }
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        failed
+    }
+
+    /// Where a new replica `name` keeps its things: one of the same name may still be on its way out.
+    fn free_directory(&self, name: &str) -> PathBuf {
+        let all = (0..)
+            .map(|turn| Path::new(name).join(if turn == 0 { self.record.line.clone() } else { format!("{}-{turn}", self.record.line) }));
+        let mut free = all.filter(|path| self.replicas.values().all(|running| running.directory != *path)).take(8);
+        let first = free.next().unwrap_or_default();
+        let home = record::directory(&self.environment.state, &self.id);
+        // after a restart the last good state may be in a later one
+        if home.join(&first).exists() { first } else { free.find(|path| home.join(path).exists()).unwrap_or(first) }
     }
 
     /// Moves replicas that are not wanted towards their end: once all others serve they leave the balancer,
     /// finish what they have, and are let go of.
     pub(super) async fn tidy(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
-        let mut changed = false;
-        let others_serve = self.replicas.values().all(|running| running.phase != Phase::Wanted || running.serves(self.record.generation));
-        if others_serve {
-            let retiring = self.replicas.iter_mut().filter(|(_, running)| running.phase == Phase::Retiring);
-            for (name, running) in retiring {
-                changed = true;
-                running.phase = Phase::Leaving;
-                let (name, agent, news) = (name.clone(), running.agent.clone(), self.environment.news.clone());
-                self.departures.spawn(async move {
-                    tokio::time::sleep(DEREGISTRATION).await;
-                    agent.drain(Drain { deadline: DRAIN }).await;
-                    news.notify_one();
-                    name
-                });
-            }
+        let leaving: Vec<String> = if self.replicas.values().any(|running| running.phase == Phase::Retiring) && self.replicas_serve() {
+            self.replicas.iter().filter(|(_, running)| running.phase == Phase::Retiring).map(|(key, _)| key.clone()).collect()
+        } else {
+            Vec::new()
+        };
+        for key in &leaving {
+            self.replicas.entry(key.clone()).and_modify(|running| running.phase = Phase::Leaving);
         }
+        let mut changed = !leaving.is_empty();
         while let Some(gone) = self.departures.try_join_next() {
-            let Some(running) = gone.ok().and_then(|name| self.replicas.remove(&name)) else { continue };
+            let Some(running) = gone.ok().and_then(|key| self.replicas.remove(&key)) else { continue };
             changed = true;
             addresses.forget_replica(&running.purpose).map_err(io_error("cannot remember addresses"))?;
+            let directory = record::directory(&self.environment.state, &self.id).join(&running.directory);
+            self.environment.clear(&directory, &running.purpose);
         }
-        if changed { self.follow_balancer(addresses).await } else { Ok(()) }
+        let followed = if changed { self.follow_balancer(addresses).await } else { Ok(()) };
+        for key in leaving {
+            self.depart(key);
+        }
+        followed
     }
 
-    fn purpose(&self, replica: &str) -> String {
-        format!("{}/{replica}/{}", self.id, self.record.line)
-    }
-
-    async fn start_replicas(&mut self, records: Vec<ReplicaRecord>, addresses: &mut Addresses) -> Result<(), FleetError> {
-        let mut starting = Vec::new();
-        for record in records {
-            let ports: Vec<u16> = self.record.listeners.iter().map(|listener| listener.pod_port).collect();
-            let address = addresses.replica(&self.purpose(&record.name), &ports).map_err(io_error("no address for a replica"))?;
-            let binds = self.record.listeners.iter();
-            let binds = binds.map(|l| (l.name.clone(), vec![SocketAddr::new(address, l.pod_port)])).collect();
-            let settings = self.settings(&record.name, binds, SocketAddr::new(address, HEALTH_PORT))?;
-            starting.push(async move { (Agent::start(settings).await, record, address) });
-        }
-        for (agent, record, address) in futures::future::join_all(starting).await {
-            let agent = agent.map_err(|source| FleetError::Start { name: record.name.clone(), source: Box::new(source) })?;
-            self.announce(&agent);
-            let purpose = self.purpose(&record.name);
-            self.replicas.insert(record.name.clone(), Running { agent, record, purpose, address, current: false, phase: Phase::Wanted });
-        }
-        Ok(())
-    }
-
-    /// Rings for every change of the agent's status.
-    fn announce(&self, agent: &Agent) {
-        let (mut status, news) = (agent.status(), self.environment.news.clone());
-        tokio::spawn(async move {
-            while status.changed().await.is_ok() {
-                news.notify_one();
+    /// Lets a replica go once the balancer has stopped sending to it.
+    fn depart(&mut self, key: String) {
+        let Some(running) = self.replicas.get(&key) else { return };
+        let (agent, news) = (running.agent.clone(), self.environment.news.clone());
+        let front = self.balancer.as_ref().map(|balancer| (balancer.agent.status(), balancer.generation));
+        self.departures.spawn(async move {
+            if let Some((mut status, generation)) = front {
+                // without an answer in time it goes all the same: it refuses connections, and they go to others
+                let _ = tokio::time::timeout(DEREGISTRATION, status.wait_for(|status| status.generation >= generation)).await;
             }
+            agent.drain(Drain { deadline: DRAIN }).await;
+            news.notify_one();
+            key
         });
-    }
-
-    fn settings(&self, name: &str, binds: BTreeMap<String, Vec<SocketAddr>>, health: SocketAddr) -> Result<Settings, FleetError> {
-        let environment = &self.environment;
-        let wanted: Option<Version> = self.record.line.parse().ok();
-        let haproxy = choose(&environment.haproxies, wanted)
-            .or(environment.haproxies.first())
-            .ok_or_else(|| FleetError::Io { what: "no HAProxy to start".to_owned(), source: io::ErrorKind::NotFound.into() })?;
-        let directory = record::directory(&environment.state, &self.id).join(name).join(&self.record.line);
-        std::fs::create_dir_all(&directory).map_err(io_error(format!("cannot make {}", directory.display())))?;
-        let socket = blake3::hash(self.purpose(name).as_bytes()).to_hex();
-        let sockets = environment.sockets.join(&socket[..12]);
-        std::fs::create_dir_all(&sockets).map_err(io_error(format!("cannot make {}", sockets.display())))?;
-        let pod = Pod {
-            name: name.to_owned(),
-            binds,
-            health,
-            threads: Some(1),
-            max_connections: MAX_CONNECTIONS,
-            default_certificate: environment.default_certificate.clone(),
-        };
-        Ok(Settings {
-            haproxy: haproxy.path.clone(),
-            directory,
-            sockets,
-            pod,
-            reload_interval: RELOAD_INTERVAL,
-            drift_interval: DRIFT_INTERVAL,
-            launcher: environment.launcher.clone(),
-        })
     }
 
     /// Gives the balancer the present listeners and replicas, and starts it first where there is none.
     async fn follow_balancer(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
-        let listeners = self.record.listeners.clone();
-        if listeners.is_empty() {
+        if self.record.listeners.is_empty() {
             return Ok(());
         }
-        if self.balancer.as_ref().is_none_or(|balancer| balancer.listeners != listeners) {
-            self.replace_balancer(listeners, addresses).await?;
+        if self.balancer.as_ref().is_none_or(|balancer| balancer.listeners != self.record.listeners) {
+            self.replace_balancer(addresses).await?;
         }
         let members: Vec<Member> =
             self.replicas.values().map(|running| Member { address: running.address, leaving: running.phase == Phase::Leaving }).collect();
@@ -320,33 +399,60 @@ impl LocalFleet {
         Ok(())
     }
 
-    async fn replace_balancer(&mut self, listeners: Vec<ListenerRecord>, addresses: &mut Addresses) -> Result<(), FleetError> {
-        if let Some(old) = self.balancer.take() {
-            old.agent.drain(Drain { deadline: DRAIN }).await;
-        }
-        let mut binds = BTreeMap::new();
+    /// Starts the balancer for the present listeners. The one before goes when the new one listens: both share the
+    /// addresses that stay.
+    async fn replace_balancer(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
+        let listeners = self.record.listeners.clone();
+        let ours: BTreeSet<SocketAddr> =
+            self.balancer.iter().flat_map(|old| old.listeners.iter().map(ListenerRecord::stable_address)).collect();
         for listener in &listeners {
-            binds.insert(listener.name.clone(), vec![stable_address(listener)]);
+            let address = listener.stable_address();
+            if !ours.contains(&address) && !is_free(address) {
+                return Err(FleetError::InUse { listener: listener.name.clone(), address });
+            }
         }
-        let health = addresses.listener(&format!("{}/balancer/health", self.id), 0).map_err(io_error("no address for the balancer"))?;
-        let settings = self.settings("balancer", binds, health)?;
-        let agent =
-            Agent::start(settings).await.map_err(|source| FleetError::Start { name: "balancer".to_owned(), source: Box::new(source) })?;
-        self.announce(&agent);
-        let capabilities = agent.status().borrow().capabilities;
-        let renderer = Renderer::new(self.id.clone(), capabilities);
-        self.balancer = Some(Balancer { agent, renderer, listeners, generation: 0 });
+        let ports: Vec<String> = listeners.iter().map(|listener| listener.public_port.to_string()).collect();
+        let health = addresses
+            .listener(&format!("{}/balancer/{}/health", self.id, ports.join("-")), 0)
+            .map_err(io_error("no address for the balancer"))?;
+        let program = self.environment.haproxies.first().ok_or_else(|| io_error("no HAProxy to start")(io::ErrorKind::NotFound.into()))?;
+        let purpose = format!("{}/balancer/{}", self.id, ports.join("-"));
+        let launch = Launch {
+            name: "balancer",
+            program,
+            directory: Path::new("balancer").join(ports.join("-")),
+            purpose: &purpose,
+            binds: listeners.iter().map(|listener| (listener.name.clone(), vec![listener.stable_address()])).collect(),
+            health,
+        };
+        let agent = self.environment.start(&self.id, launch).await?;
+        if let Some(old) = self.balancer.replace(Balancer::new(&self.id, agent, listeners)) {
+            let mut status = self.balancer.iter().map(|new| new.agent.status());
+            let status = status.next();
+            tokio::spawn(async move {
+                if let Some(mut status) = status {
+                    let _ = tokio::time::timeout(DEREGISTRATION, status.wait_for(|status| status.ready && status.generation > 0)).await;
+                }
+                old.agent.drain(Drain { deadline: DRAIN }).await;
+            });
+        }
         Ok(())
+    }
+
+    /// Whether the replicas that are wanted are there and serve what is wanted; before anything was delivered
+    /// that is the last good state.
+    fn replicas_serve(&self) -> bool {
+        let serves = |record: &ReplicaRecord| match self.replicas.get(&record.name) {
+            Some(running) if self.delivered => running.serves(self.record.generation),
+            Some(running) => running.agent.status().borrow().ready,
+            None => false,
+        };
+        self.record.replicas.iter().all(serves)
     }
 
     /// Whether all of it serves what is wanted.
     pub(super) fn ready(&self) -> bool {
-        let in_front = self.balancer.as_ref().is_some_and(|balancer| {
-            let status = balancer.agent.status();
-            let status = status.borrow();
-            status.ready && status.generation == balancer.generation
-        });
-        in_front && self.replicas.values().all(|running| running.phase != Phase::Wanted || running.serves(self.record.generation))
+        self.balancer.as_ref().is_some_and(Balancer::serves) && self.replicas_serve()
     }
 
     /// The fleet as `/status` shows it.
@@ -354,7 +460,7 @@ impl LocalFleet {
         let stable = self.record.listeners.iter().map(|listener| json::Listener {
             name: listener.name.clone(),
             protocol: listener.protocol,
-            address: stable_address(listener).to_string(),
+            address: listener.stable_address().to_string(),
         });
         json::Fleet {
             namespace: self.id.namespace.to_string(),
@@ -364,19 +470,20 @@ impl LocalFleet {
             digest: self.digest.to_string(),
             listeners: stable.collect(),
             replicas: self.replicas.iter().map(|(name, running)| running.status(name, &self.record.listeners)).collect(),
+            urls: self.urls.clone(),
         }
     }
 
     /// What the replicas refused, once for each object and message.
-    pub(super) fn refusals(&self) -> Vec<crate::report::Diagnostic> {
+    pub(super) fn refusals(&self) -> Vec<Diagnostic> {
         let mut found = BTreeSet::new();
         for running in self.replicas.values() {
             for refusal in &running.agent.status().borrow().refused {
                 found.extend(refusal.sources.first().map(|object| {
-                    crate::report::Diagnostic::error(
+                    Diagnostic::error(
                         object,
                         "",
-                        crate::report::codes::REFUSED_BY_HAPROXY,
+                        codes::REFUSED_BY_HAPROXY,
                         format!("HAProxy refused what this leads to ({}): {}", refusal.resource, refusal.message),
                         "its last good version keeps serving; change the object and it is tried again",
                     )
@@ -388,11 +495,20 @@ impl LocalFleet {
 
     /// Ends it: the balancer first, so that nothing new arrives, then the replicas, each when it is done.
     pub(super) async fn shut_down(&mut self) {
-        if let Some(balancer) = self.balancer.take() {
-            balancer.agent.drain(Drain { deadline: SHUTDOWN }).await;
-        }
+        let front = self.balancer.take();
         let agents: Vec<Agent> = std::mem::take(&mut self.replicas).into_values().map(|running| running.agent).collect();
-        futures::future::join_all(agents.iter().map(|agent| agent.drain(Drain { deadline: SHUTDOWN }))).await;
+        let closing = async {
+            if let Some(balancer) = &front {
+                balancer.agent.drain(Drain { deadline: SHUTDOWN }).await;
+            }
+        };
+        let behind = async {
+            let stable = front.iter().flat_map(|balancer| balancer.listeners.iter().map(ListenerRecord::stable_address)).collect();
+            // once it takes no new connections, none can arrive at replicas that do not either
+            wait_until_free(stable, Duration::from_secs(1)).await;
+            futures::future::join_all(agents.iter().map(|agent| agent.drain(Drain { deadline: SHUTDOWN }))).await;
+        };
+        futures::future::join(closing, behind).await;
     }
 
     /// The agents that still run, for an end at once.
@@ -402,74 +518,17 @@ impl LocalFleet {
     }
 }
 
-impl Balancer {
-    fn follow(&mut self, id: &FleetId, members: &[Member]) {
-        let listeners: Vec<Balanced> = self
-            .listeners
-            .iter()
-            .map(|listener| Balanced {
-                name: listener.name.as_str().into(),
-                public_port: listener.public_port,
-                pod_port: listener.pod_port,
-            })
-            .collect();
-        let model = balancer::model(&id.name, &listeners, members, HEALTH_PORT);
-        let changes = self.renderer.update(&model, &Touched::all(&model));
-        if changes.is_empty() && self.generation > 0 {
-            return;
-        }
-        self.generation += 1;
-        let content = UpdateContent::Full(Arc::new(self.renderer.bundle().clone()));
-        self.agent.deliver(Update { generation: self.generation, digest: self.renderer.bundle().digest(), content });
-    }
-}
-
-impl Running {
-    /// Whether it serves this generation.
-    fn serves(&self, generation: u64) -> bool {
-        let status = self.agent.status();
-        let status = status.borrow();
-        status.ready && self.current && status.generation == generation
-    }
-
-    fn status(&self, name: &str, listeners: &[ListenerRecord]) -> json::Replica {
-        let status = self.agent.status();
-        let status = status.borrow();
-        let own = |listener: &ListenerRecord| json::Listener {
-            name: listener.name.clone(),
-            protocol: listener.protocol,
-            address: SocketAddr::new(self.address, listener.pod_port).to_string(),
-        };
-        json::Replica {
-            name: name.to_owned(),
-            zone: self.record.zone.clone(),
-            ready: status.ready && self.phase != Phase::Leaving,
-            generation: status.generation,
-            listeners: listeners.iter().map(own).collect(),
-            reload_count: status.reload_count,
-            reloads: status.reloads.iter().map(|r| json::Reload { generation: r.generation, reason: r.reason.clone() }).collect(),
-            runtime_commands: status.runtime_commands,
-            refused: status
-                .refused
-                .iter()
-                .map(|r| json::Refused { generation: r.generation, object: r.sources.first().map(Into::into), message: r.message.clone() })
-                .collect(),
-        }
-    }
-}
-
-/// The address of a listener that clients use: its port is the one that `local` gave the fleet.
-fn stable_address(listener: &ListenerRecord) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, listener.public_port))
-}
-
 /// The replicas that an `IngressDeployment` asks for.
 fn wanted(id: &FleetId, deployment: &IngressDeployment) -> Vec<ReplicaRecord> {
     let size = |replicas: i32| u32::try_from(replicas).unwrap_or(0);
     let zones: Vec<ZoneSize> =
         deployment.spec.zones.iter().map(|zone| ZoneSize { name: zone.name.as_str().into(), replicas: zone.replicas.map(size) }).collect();
     let record = |replica: &Replica| ReplicaRecord { name: replica.name(&id.name), zone: replica.zone.as_deref().map(str::to_owned) };
-    replicas(size(deployment.spec.total_replicas()), &zones).iter().map(record).collect()
+    replicas(size(deployment.spec.total_replicas().min(MAX_REPLICAS)), &zones)
+        .iter()
+        .take(size(MAX_REPLICAS) as usize)
+        .map(record)
+        .collect()
 }
 
 fn listeners(model: &Model) -> Vec<ListenerRecord> {

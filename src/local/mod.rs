@@ -7,11 +7,15 @@ pub mod balancer;
 pub mod echo;
 mod echoes;
 mod fleet;
+mod front;
 pub mod haproxies;
 pub mod interrupt;
+mod lines;
 mod record;
+mod replica;
 mod run;
 pub mod state;
+mod urls;
 pub mod view;
 
 pub use run::{LocalError, Settings, run};

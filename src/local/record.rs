@@ -1,7 +1,9 @@
 //! What is remembered of a fleet over a restart: enough to serve its last good state before any manifest is read.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use crate::model::FleetId;
@@ -14,6 +16,13 @@ pub(super) struct Record {
     pub generation: u64,
     /// Number of the last change of sections, backends or routing maps.
     pub revision: u64,
+    /// The digest of that bundle.
+    #[serde(default)]
+    pub digest: String,
+    /// When the fleet was first seen, in nanoseconds since 1970: a class belongs to the oldest that asks for it,
+    /// and manifests in files do not say how old they are.
+    #[serde(default)]
+    pub since: i64,
     /// The release line that its replicas run, such as `3.4`.
     pub line: String,
     /// Its listeners.
@@ -53,7 +62,19 @@ fn file(state: &Path, id: &FleetId) -> PathBuf {
     directory(state, id).join("fleet.json")
 }
 
+impl ListenerRecord {
+    /// The address that clients use: its port is the one that `local` gave the fleet.
+    pub(super) fn stable_address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.public_port))
+    }
+}
+
 impl Record {
+    /// The ports of its replicas, by listener.
+    pub(super) fn ports(&self) -> BTreeMap<String, u16> {
+        self.listeners.iter().map(|listener| (listener.name.clone(), listener.pod_port)).collect()
+    }
+
     /// Writes it, whole or not at all.
     pub(super) fn save(&self, state: &Path, id: &FleetId) -> io::Result<()> {
         let file = file(state, id);

@@ -1,13 +1,16 @@
 //! The loop of `local`: follow the files, keep the fleets, tell how it goes.
 
-use super::addresses::{Addresses, preferred_port};
+use super::addresses::{Addresses, HEALTH_PORT, preferred_port, wait_until_free};
 use super::echoes::Echoes;
-use super::fleet::{Environment, FleetError, LocalFleet};
+use super::fleet::{Environment, FleetError, LocalFleet, MAX_REPLICAS};
 use super::haproxies::{Haproxy, choose};
 use super::interrupt::Interrupts;
+use super::record::Record;
 use super::{admin, record, state, view};
-use crate::api::IngressDeployment;
+use crate::agent::Agent;
+use crate::api::{Created, IngressDeployment};
 use crate::cli::Output;
+use crate::haproxy::bundle::Change;
 use crate::haproxy::render;
 use crate::haproxy::version::{Capabilities, FLOOR, Version};
 use crate::ingest::files::{Files, HoldOff, Limits, watch};
@@ -18,20 +21,26 @@ use crate::status::json::{self, Status};
 use crate::telemetry::Metrics;
 use crate::translate;
 use crate::world::Object;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch as latest};
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// The state is told at most that often: findings and replicas of large fleets are many.
 const TELL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What could not be done is tried again that often.
+const RETRY: Duration = Duration::from_secs(2);
+/// How long the HAProxies of a `local` that was killed may take to end.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What `local` is to do.
 #[derive(Debug)]
@@ -56,7 +65,7 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// Another one runs on the same state.
-    #[error("another `haproxy-fleet local` uses {0}. Stop it, or give this one a directory of its own by --state-dir")]
+    #[error("another `haproxy-fleet local` uses {0}")]
     InUse(PathBuf),
     /// Files or sockets.
     #[error("{what}: {source}")]
@@ -66,9 +75,32 @@ pub enum LocalError {
         /// Why it failed.
         source: io::Error,
     },
+    /// The address of the admin server cannot be had.
+    #[error("cannot serve --admin on {address}: {source}")]
+    Admin {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
     /// The input could not be read at all.
     #[error("{0}")]
     Input(String),
+}
+
+impl LocalError {
+    /// What to do about it; may be empty.
+    pub fn help(&self) -> String {
+        match self {
+            Self::InUse(_) => "stop it, or give this one a directory of its own by --state-dir DIR".to_owned(),
+            Self::Admin { address, source } if source.kind() == io::ErrorKind::AddrInUse => {
+                format!("choose another port, such as --admin {}:0 for any free one", address.ip())
+            }
+            Self::Admin { .. } => "name an address of this machine, such as --admin 127.0.0.1:9901".to_owned(),
+            Self::Io { .. } => "choose a directory that can be written by --state-dir DIR".to_owned(),
+            Self::Input(_) => String::new(),
+        }
+    }
 }
 
 fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> LocalError {
@@ -82,15 +114,19 @@ pub async fn run(settings: Settings, out: Output, interrupts: Interrupts) -> Res
     let _lock = lock(&settings.state)?;
     let metrics = Arc::new(Metrics::default());
     let (status, _) = latest::channel(Arc::new(Status::default()));
-    serve_admin(&settings, &status, &metrics).await?;
-    let shown = tokio::spawn(view::show(status.subscribe(), out, settings.live));
-    let mut local = Local::new(settings, status, metrics)?;
-    local.restore().await;
-    let served = local.serve(&interrupts).await;
+    let admin = serve_admin(&settings, &status, &metrics).await?;
+    let (shown, view) = latest::channel(view::Shown { admin, ..view::Shown::default() });
+    let view = tokio::spawn(view::show(view, out, settings.live));
+    let mut local = Local::new(settings, status, shown, metrics)?;
+    // the start of a HAProxy may take long: whoever wants it to end need not wait for that
+    let served = tokio::select! {
+        served = local.serve() => served,
+        () = interrupts.drain() => Ok(()),
+    };
     local.shut_down(&interrupts).await;
     drop(local);
     // what it shows ends with its sender; a closed terminal is no reason to complain
-    let _ = shown.await;
+    let _ = view.await;
     served
 }
 
@@ -111,16 +147,21 @@ fn lock(state: &Path) -> Result<File, LocalError> {
     }
 }
 
-async fn serve_admin(settings: &Settings, status: &latest::Sender<Arc<Status>>, metrics: &Arc<Metrics>) -> Result<(), LocalError> {
-    let Some(address) = settings.admin else { return Ok(()) };
-    let listener = TcpListener::bind(address).await.map_err(io_error(format!("cannot listen on {address} (--admin)")))?;
+async fn serve_admin(
+    settings: &Settings,
+    status: &latest::Sender<Arc<Status>>,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<SocketAddr>, LocalError> {
+    let Some(address) = settings.admin else { return Ok(None) };
+    let listener = TcpListener::bind(address).await.map_err(|source| LocalError::Admin { address, source })?;
+    let address = listener.local_addr().map_err(|source| LocalError::Admin { address, source })?;
     let (status, metrics) = (status.subscribe(), metrics.clone());
     tokio::spawn(async move {
         if let Err(error) = admin::serve(listener, status, metrics, std::future::pending()).await {
             tracing::error!(%error, "the admin server has ended");
         }
     });
-    Ok(())
+    Ok(Some(address))
 }
 
 struct Local {
@@ -131,21 +172,30 @@ struct Local {
     pipeline: Pipeline,
     echoes: Echoes,
     fleets: BTreeMap<FleetId, LocalFleet>,
+    /// Fleets that are gone and finish what they have, with their agents for an end at once.
+    endings: JoinSet<FleetId>,
+    ending: BTreeMap<FleetId, Vec<Agent>>,
     /// What could not be done for a fleet, until it can.
     troubles: BTreeMap<FleetId, Diagnostic>,
+    /// What is different here from what a fleet asks for.
+    remarks: BTreeMap<FleetId, Vec<Diagnostic>>,
     located: Vec<Located>,
     status: latest::Sender<Arc<Status>>,
+    shown: latest::Sender<view::Shown>,
     metrics: Arc<Metrics>,
 }
 
 impl Local {
-    /// Follows the files until interrupted.
-    async fn serve(&mut self, interrupts: &Interrupts) -> Result<(), LocalError> {
+    /// Serves what was served last, then follows the files.
+    async fn serve(&mut self) -> Result<(), LocalError> {
+        self.restore().await;
         let mut changes = watch(&self.settings.inputs, HoldOff::default()).map_err(|error| LocalError::Input(error.to_string()))?;
         self.follow_files().await?;
         self.tell();
         let news = self.environment.news.clone();
         let mut tell_at: Option<Instant> = None;
+        let mut retry = interval(RETRY);
+        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let due = async {
                 match tell_at {
@@ -154,9 +204,10 @@ impl Local {
                 }
             };
             tokio::select! {
-                () = interrupts.drain() => return Ok(()),
                 Some(()) = changes.changed() => self.follow_files().await?,
                 () = news.notified() => self.tidy().await,
+                Some(ended) = self.endings.join_next() => self.ended(ended),
+                _ = retry.tick(), if !self.troubles.is_empty() => self.retry().await,
                 () = due => {
                     tell_at = None;
                     self.tell();
@@ -167,7 +218,12 @@ impl Local {
         }
     }
 
-    fn new(settings: Settings, status: latest::Sender<Arc<Status>>, metrics: Arc<Metrics>) -> Result<Self, LocalError> {
+    fn new(
+        settings: Settings,
+        status: latest::Sender<Arc<Status>>,
+        shown: latest::Sender<view::Shown>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, LocalError> {
         let default_certificate = state::default_certificate(&settings.state).map_err(io_error("cannot make a default certificate"))?;
         let sockets = state::socket_directory(&settings.state).map_err(io_error("cannot make a directory for sockets"))?;
         let environment = Environment {
@@ -175,6 +231,7 @@ impl Local {
             sockets,
             haproxies: settings.haproxies.clone(),
             launcher: settings.launcher.clone(),
+            max_connections: state::connections(),
             default_certificate: PrivateBytes::new(default_certificate),
             news: Arc::new(Notify::new()),
         };
@@ -195,52 +252,61 @@ impl Local {
             environment: Arc::new(environment),
             echoes: Echoes::default(),
             fleets: BTreeMap::new(),
+            endings: JoinSet::new(),
+            ending: BTreeMap::new(),
+            remarks: BTreeMap::new(),
             troubles: BTreeMap::new(),
             located: Vec::new(),
             settings,
             status,
+            shown,
             metrics,
         })
     }
 
     /// Serves what was served last, before any manifest is read.
     async fn restore(&mut self) {
-        for (id, record) in record::load(&self.settings.state) {
-            match LocalFleet::restore(id.clone(), record, self.environment.clone(), &mut self.addresses).await {
-                Ok(fleet) => {
-                    self.fleets.insert(id, fleet);
-                }
-                Err(error) => self.trouble(&id, &error),
-            }
+        let records = record::load(&self.settings.state);
+        if records.is_empty() {
+            return;
+        }
+        // what the `local` before left behind may need a moment to end
+        let ports: BTreeSet<u16> = records.iter().flat_map(|(_, record)| record.ports().into_values()).chain([HEALTH_PORT]).collect();
+        let ports: Vec<u16> = ports.into_iter().collect();
+        wait_until_free(self.addresses.remembered(&ports), PATIENCE).await;
+        for (id, record) in records {
+            let mut fleet = LocalFleet::new(id.clone(), record, self.environment.clone());
+            let converged = fleet.converge(&mut self.addresses).await;
+            self.fleets.insert(id.clone(), fleet);
+            self.settle(&id, converged);
         }
     }
 
     async fn follow_files(&mut self) -> Result<(), LocalError> {
         let started = Instant::now();
-        let first = self.pipeline.fleets().next().is_none();
         let delta = self.files.load().map_err(|error| LocalError::Input(error.to_string()))?;
         let set = delta.set.into_iter().map(|object| self.on_loopback(object)).collect::<Result<Vec<_>, _>>()?;
-        let updates = self.pipeline.apply(set, &delta.removed);
-        self.metrics.pipeline.observe(started.elapsed().as_secs_f64());
-        self.follow_updates(updates).await;
+        let mut updates = self.pipeline.apply(set, &delta.removed);
         if self.settings.echo {
-            let echoes = self.echoes.follow(self.pipeline.world()).await.map_err(io_error("cannot start an echo server"))?;
-            let updates = self.pipeline.apply(echoes.set, &echoes.removed);
-            self.follow_updates(updates).await;
+            let echoes = self.echoes.follow(self.pipeline.world()).await;
+            updates.extend(self.pipeline.apply(echoes.set, &echoes.removed));
         }
-        if first {
-            self.drop_fleets_without_manifest().await;
-        }
-        self.locate();
+        self.metrics.pipeline.observe(started.elapsed().as_secs_f64());
+        self.follow_updates(merge(updates)).await;
+        self.drop_fleets_without_manifest();
+        self.located = locate(&self.files, &self.pipeline);
         Ok(())
     }
 
     /// Gives a fleet the ports of its stable addresses instead of those that its manifest asks for: they are
-    /// privileged as a rule, and redirects have to name those that clients here can reach.
+    /// privileged as a rule, and redirects have to name those that clients here can reach. And an age, as
+    /// a cluster would: a new fleet takes no class from one that serves.
     fn on_loopback(&mut self, object: Object) -> Result<Object, LocalError> {
         let Object::IngressDeployment(deployment) = object else { return Ok(object) };
         let mut deployment = IngressDeployment::clone(&deployment);
         let id = pipeline::fleet_id(&deployment);
+        let since = self.fleets.get(&id).map_or_else(now, LocalFleet::since);
+        deployment.meta.creation.get_or_insert(Created(since));
         let ports = &mut deployment.spec.ports;
         for (listener, port) in [("http", &mut ports.http), ("https", &mut ports.https)] {
             let Ok(wanted) = u16::try_from(*port) else { continue };
@@ -252,56 +318,107 @@ impl Local {
 
     /// Fleets that were served before a restart and are not in the manifests now end, unless a manifest
     /// cannot be read: then theirs may be the one, and they keep serving their last good state.
-    async fn drop_fleets_without_manifest(&mut self) {
+    fn drop_fleets_without_manifest(&mut self) {
+        let known: BTreeSet<FleetId> = self.pipeline.fleets().cloned().collect();
+        let gone: Vec<FleetId> = self.fleets.keys().filter(|id| !known.contains(*id)).cloned().collect();
+        if gone.is_empty() {
+            return;
+        }
         let unreadable = self.files.diagnostics().iter().any(|finding| finding.severity == Severity::Error);
-        let known: Vec<FleetId> = self.pipeline.fleets().cloned().collect();
-        let gone: Vec<FleetId> = self.fleets.keys().filter(|id| !known.contains(id)).cloned().collect();
         for id in gone {
             if unreadable {
-                tracing::warn!(fleet = %id, "no manifest declares this fleet, but not all can be read: it keeps serving its last good state");
+                let message = "no manifest declares this fleet, but not all can be read: it keeps serving its last good state";
+                let finding =
+                    Diagnostic::warning(&object_of(&id), "", codes::NOT_FOUND, message, "correct the manifests that cannot be read");
+                self.remarks.insert(id, vec![finding]);
             } else {
-                self.end_fleet(&id).await;
+                self.end_fleet(&id);
             }
         }
     }
 
-    async fn end_fleet(&mut self, id: &FleetId) {
-        if let Some(mut fleet) = self.fleets.remove(id) {
-            fleet.shut_down().await;
-        }
+    /// Lets a fleet finish what it has, while everything else goes on.
+    fn end_fleet(&mut self, id: &FleetId) {
         self.troubles.remove(id);
-        if let Err(error) = record::forget(&self.settings.state, id) {
+        self.remarks.remove(id);
+        if let Some(mut fleet) = self.fleets.remove(id) {
+            self.ending.insert(id.clone(), fleet.agents());
+            let id = id.clone();
+            self.endings.spawn(async move {
+                fleet.shut_down().await;
+                id
+            });
+        }
+    }
+
+    fn ended(&mut self, ended: Result<FleetId, tokio::task::JoinError>) {
+        let Ok(id) = ended else { return };
+        self.ending.remove(&id);
+        if let Err(error) = record::forget(&self.settings.state, &id).and_then(|()| self.addresses.forget_fleet(&id.to_string())) {
             tracing::warn!(fleet = %id, %error, "the state of a fleet that is gone cannot be removed");
+        }
+    }
+
+    /// A fleet that is back before it has ended: its things are needed now.
+    async fn hasten(&mut self, id: &FleetId) {
+        while let Some(agents) = self.ending.get(id) {
+            futures::future::join_all(agents.iter().map(Agent::kill)).await;
+            match self.endings.join_next().await {
+                Some(ended) => self.ended(ended),
+                None => drop(self.ending.remove(id)),
+            }
         }
     }
 
     async fn follow_updates(&mut self, updates: Vec<FleetUpdate>) {
         for FleetUpdate { fleet: id, change } in updates {
-            let changes = match change {
-                FleetChange::Removed => {
-                    self.end_fleet(&id).await;
-                    continue;
-                }
-                FleetChange::Bundle(changes) => changes,
-            };
-            let (Some(deployment), Some(model), Some(bundle)) =
-                (self.pipeline.deployment(&id), self.pipeline.model(&id), self.pipeline.bundle(&id))
-            else {
-                continue;
-            };
-            let fleet = self.fleets.entry(id.clone()).or_insert_with(|| LocalFleet::new(id.clone(), self.environment.clone()));
-            match fleet.update(deployment, model, bundle, changes, &mut self.addresses).await {
-                Ok(()) => drop(self.troubles.remove(&id)),
-                Err(error) => self.trouble(&id, &error),
+            match change {
+                FleetChange::Removed => self.end_fleet(&id),
+                FleetChange::Bundle(changes) => self.bring(&id, changes).await,
             }
         }
     }
 
-    fn trouble(&mut self, id: &FleetId, error: &FleetError) {
-        tracing::error!(fleet = %id, %error, "the fleet cannot be brought to what is wanted");
-        let object = ObjectRef::new(Kind::IngressDeployment, id.namespace.clone(), id.name.clone());
-        let help = "what serves keeps serving; the next change of a manifest tries again";
-        self.troubles.insert(id.clone(), Diagnostic::error(&object, "", codes::INVALID_VALUE, error.to_string(), help));
+    /// Brings a fleet to what the pipeline says.
+    async fn bring(&mut self, id: &FleetId, changes: Vec<Change>) {
+        self.hasten(id).await;
+        let (Some(deployment), Some(model), Some(bundle)) =
+            (self.pipeline.deployment(id), self.pipeline.model(id), self.pipeline.bundle(id))
+        else {
+            return;
+        };
+        self.remarks.insert(id.clone(), remarks(deployment, &self.settings.haproxies));
+        let fleet = self.fleets.entry(id.clone()).or_insert_with(|| {
+            let since = deployment.meta.creation.map_or(0, |created| created.0);
+            LocalFleet::new(id.clone(), Record { since, ..Record::default() }, self.environment.clone())
+        });
+        let updated = fleet.update(deployment, model, bundle, changes, &mut self.addresses).await;
+        self.settle(id, updated);
+    }
+
+    /// Tries again what could not be done.
+    async fn retry(&mut self) {
+        let ids: Vec<FleetId> = self.troubles.keys().cloned().collect();
+        for id in ids {
+            if self.pipeline.deployment(&id).is_some() {
+                self.bring(&id, Vec::new()).await;
+            } else if let Some(fleet) = self.fleets.get_mut(&id) {
+                let converged = fleet.converge(&mut self.addresses).await;
+                self.settle(&id, converged);
+            }
+        }
+    }
+
+    fn settle(&mut self, id: &FleetId, outcome: Result<(), FleetError>) {
+        let Err(error) = outcome else {
+            self.troubles.remove(id);
+            return;
+        };
+        let finding = Diagnostic::error(&object_of(id), "", codes::NOT_APPLIED, error.to_string(), error.help());
+        if self.troubles.get(id) != Some(&finding) {
+            tracing::info!(fleet = %id, %error, "the fleet cannot be brought to what is wanted");
+        }
+        self.troubles.insert(id.clone(), finding);
     }
 
     async fn tidy(&mut self) {
@@ -310,14 +427,13 @@ impl Local {
             if let Err(error) = fleet.tidy(&mut self.addresses).await {
                 failed.push((id.clone(), error));
             }
+            if let Some(bundle) = self.pipeline.bundle(id) {
+                fleet.resync(bundle);
+            }
         }
         for (id, error) in failed {
-            self.trouble(&id, &error);
+            self.settle(&id, Err(error));
         }
-    }
-
-    fn locate(&mut self) {
-        self.located = locate(&self.files, &self.pipeline);
     }
 
     fn tell(&mut self) {
@@ -325,34 +441,93 @@ impl Local {
         let refusals = self.fleets.values().flat_map(LocalFleet::refusals);
         let late = refusals
             .chain(self.troubles.values().cloned())
+            .chain(self.remarks.values().flatten().cloned())
             .map(|diagnostic| Located { location: self.files.locate_diagnostic(&diagnostic), diagnostic });
         let mut all: Vec<Located> = self.located.iter().cloned().chain(late).collect();
         Located::sort(&mut all);
         let ready = !self.fleets.is_empty() && self.troubles.is_empty() && self.fleets.values().all(LocalFleet::ready);
-        let now = Status { ready, fleets, diagnostics: all.iter().map(Into::into).collect() };
-        self.status.send_if_modified(|before| {
-            let changed = **before != now;
-            if changed {
-                *before = Arc::new(now);
-            }
-            changed
-        });
+        self.say(Status { ready, fleets, diagnostics: all.iter().map(Into::into).collect() });
+    }
+
+    fn say(&self, now: Status) {
+        if **self.status.borrow() == now && self.shown.borrow().status.is_some() {
+            return;
+        }
+        let now = Arc::new(now);
+        self.status.send_replace(now.clone());
+        self.shown.send_modify(|shown| shown.status = Some(now));
     }
 
     /// Lets every fleet finish; a second interrupt ends all of it at once.
     async fn shut_down(&mut self, interrupts: &Interrupts) {
-        let agents: Vec<_> = self.fleets.values().flat_map(LocalFleet::agents).collect();
-        let drain = futures::future::join_all(self.fleets.values_mut().map(LocalFleet::shut_down));
+        let last = Status::clone(&self.status.borrow());
+        self.say(Status { ready: false, ..last });
+        self.shown.send_modify(|shown| shown.stopping = true);
+        let mut agents: Vec<Agent> = self.fleets.values().flat_map(LocalFleet::agents).collect();
+        agents.extend(self.ending.values().flatten().cloned());
+        let drain = async {
+            futures::future::join_all(self.fleets.values_mut().map(LocalFleet::shut_down)).await;
+            while self.endings.join_next().await.is_some() {}
+        };
         tokio::select! {
-            _ = drain => {}
+            () = drain => {}
             () = interrupts.stop() => {
-                futures::future::join_all(agents.iter().map(|agent| agent.kill())).await;
+                futures::future::join_all(agents.iter().map(Agent::kill)).await;
             }
         }
         if let Err(error) = std::fs::remove_dir_all(&self.environment.sockets) {
             tracing::debug!(%error, "the directory of sockets stays");
         }
     }
+}
+
+/// At most one update for each fleet: their changes one after the other.
+fn merge(updates: Vec<FleetUpdate>) -> Vec<FleetUpdate> {
+    let mut merged: Vec<FleetUpdate> = Vec::new();
+    for update in updates {
+        let before = merged.iter_mut().find(|before| before.fleet == update.fleet);
+        match (before, update.change) {
+            (Some(FleetUpdate { change: FleetChange::Bundle(before), .. }), FleetChange::Bundle(after)) => before.extend(after),
+            (_, change) => merged.push(FleetUpdate { fleet: update.fleet, change }),
+        }
+    }
+    merged
+}
+
+fn object_of(id: &FleetId) -> ObjectRef {
+    ObjectRef::new(Kind::IngressDeployment, id.namespace.clone(), id.name.clone())
+}
+
+/// What a fleet asks for and does not get here.
+fn remarks(deployment: &IngressDeployment, haproxies: &[Haproxy]) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let object = object_of(&pipeline::fleet_id(deployment));
+    let line = deployment.spec.haproxy_version.as_str();
+    if let (None, Some(instead)) = (choose(haproxies, line.parse().ok()), haproxies.first()) {
+        found.push(Diagnostic::warning(
+            &object,
+            "spec.haproxyVersion",
+            codes::NOT_FOUND,
+            format!("there is no HAProxy {line} here, so this fleet runs on {}", instead.version),
+            format!("start `local` with --haproxy PATH once for each line that is wanted; `tools/haproxy {line}` finds or gets one"),
+        ));
+    }
+    let asked = deployment.spec.total_replicas();
+    if asked > MAX_REPLICAS {
+        found.push(Diagnostic::warning(
+            &object,
+            "spec.replicas",
+            codes::LIMIT_REACHED,
+            format!("{asked} replicas are too many for one machine: {MAX_REPLICAS} of them run here"),
+            "a cluster runs all of them",
+        ));
+    }
+    found
+}
+
+/// Nanoseconds since 1970.
+fn now() -> i64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0)
 }
 
 /// All findings of files and pipeline with their places, sorted.

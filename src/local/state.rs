@@ -40,6 +40,23 @@ pub fn default_certificate(state: &Path) -> io::Result<Vec<u8>> {
     Ok(pem)
 }
 
+/// Lets this process open as many files as it may, and says how many connections each HAProxy can take then.
+///
+/// HAProxy needs two descriptors for a connection and one for every server that it checks; it does not start
+/// with less than its limit of connections asks for. 4,000 connections are plenty on one machine.
+pub fn connections() -> u32 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // without success it stays at the lower one
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    connections_within(limit.maximum.unwrap_or(u64::MAX))
+}
+
+/// Half of the descriptors for connections, half for all else.
+fn connections_within(descriptors: u64) -> u32 {
+    u32::try_from(descriptors / 4).map_or(4_000, |quarter| quarter.clamp(50, 4_000))
+}
+
 /// A directory for sockets that only this user can enter. Its path is short, as a socket's may hold 97 bytes
 /// at most, which is why it is not in the state directory.
 pub fn socket_directory(state: &Path) -> io::Result<PathBuf> {
@@ -67,6 +84,11 @@ mod tests {
         let made = default_certificate(state.path()).unwrap();
         assert_eq!(default_certificate(state.path()).unwrap(), made);
         assert_eq!(fs::metadata(state.path().join("default.pem")).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn connections_fit_into_the_descriptors_that_there_are() {
+        assert_eq!([1024, 4096, 1 << 20, u64::MAX].map(connections_within), [256, 1024, 4_000, 4_000]);
     }
 
     #[test]

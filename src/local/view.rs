@@ -1,10 +1,11 @@
 //! How `local` shows what goes on: a live view on a terminal, one line for each thing that happens elsewhere.
 
+use super::lines;
+use super::urls::command;
 use crate::cli::report::printable;
 use crate::cli::{Error, Output};
-use crate::status::json::{Diagnostic, Fleet, Replica, Status};
-use std::collections::BTreeMap;
-use std::fmt::Write;
+use crate::status::json::{Diagnostic, Fleet, Listener, Protocol, Replica, Status};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -12,18 +13,31 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Findings that the live view shows.
 const FINDINGS: usize = 5;
+/// Said when the first interrupt came.
+pub(super) const STOPPING: &str = "stopping: what is under way may finish within 10 s; Ctrl-C again stops at once";
 /// A terminal is drawn at most that often.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// Shows `status` on `out` until its sender is gone: as a live view if `live`, else as lines.
-pub async fn show(mut status: watch::Receiver<Arc<Status>>, mut out: Output, live: bool) -> Result<(), Error> {
-    let mut before = Arc::new(Status::default());
+/// What there is to show.
+#[derive(Clone, Debug, Default)]
+pub struct Shown {
+    /// The state, once it is known.
+    pub status: Option<Arc<Status>>,
+    /// Where the admin server is.
+    pub admin: Option<SocketAddr>,
+    /// Whether it is about to end.
+    pub stopping: bool,
+}
+
+/// Shows what there is on `out` until its sender is gone: as a live view if `live`, else as lines.
+pub async fn show(mut shown: watch::Receiver<Shown>, mut out: Output, live: bool) -> Result<(), Error> {
+    let mut told = lines::Teller::default();
     let mut drawn = 0;
     let mut frames = interval(FRAME);
     frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    status.mark_changed();
-    while status.changed().await.is_ok() {
-        let now = Arc::clone(&status.borrow_and_update());
+    shown.mark_changed();
+    while shown.changed().await.is_ok() {
+        let now = shown.borrow_and_update().clone();
         if live {
             let (width, height) = size();
             let frame = draw(&now, width, height, out.has_colours());
@@ -31,11 +45,10 @@ pub async fn show(mut status: watch::Receiver<Arc<Status>>, mut out: Output, liv
             drawn = frame.lines().count();
             frames.tick().await;
         } else {
-            for line in events(&before, &now) {
-                out.line(&line)?;
+            for line in told.tell(&now) {
+                out.line(&if out.has_colours() { coloured(&line) } else { line })?;
             }
         }
-        before = now;
     }
     Ok(())
 }
@@ -57,23 +70,32 @@ fn size() -> (usize, usize) {
 }
 
 /// The whole state in at most `height - 1` lines of at most `width` characters.
-pub fn draw(status: &Status, width: usize, height: usize, colours: bool) -> String {
+pub fn draw(shown: &Shown, width: usize, height: usize, colours: bool) -> String {
     let mut lines = Vec::new();
-    if status.fleets.is_empty() {
+    let starting = Arc::new(Status::default());
+    let status = shown.status.as_ref().unwrap_or(&starting);
+    if shown.status.is_none() {
+        lines.push("starting …".to_owned());
+    } else if status.fleets.is_empty() {
         lines.push("no fleet: there is no IngressDeployment in the input".to_owned());
     }
     for fleet in &status.fleets {
         draw_fleet(fleet, &mut lines);
     }
     let room = height.saturating_sub(1).max(1);
-    let findings = findings(status);
-    let keep = room.saturating_sub(findings.len());
+    let mut last = findings(status);
+    last.push(match (shown.stopping, shown.admin) {
+        (true, _) => STOPPING.to_owned(),
+        (false, Some(admin)) => format!("status at http://{admin}/status · Ctrl-C drains, then stops"),
+        (false, None) => "Ctrl-C drains, then stops".to_owned(),
+    });
+    let keep = room.saturating_sub(last.len());
     if lines.len() > keep {
         let hidden = lines.len() - keep.saturating_sub(1);
         lines.truncate(keep.saturating_sub(1));
         lines.push(format!("… {hidden} more lines: see /status, or use --output plain"));
     }
-    lines.extend(findings);
+    lines.extend(last);
     lines.truncate(room);
     let mut text = String::new();
     for line in lines {
@@ -87,37 +109,48 @@ pub fn draw(status: &Status, width: usize, height: usize, colours: bool) -> Stri
 fn draw_fleet(fleet: &Fleet, lines: &mut Vec<String>) {
     let ready = fleet.replicas.iter().filter(|replica| replica.ready).count();
     lines.push(format!(
-        "{} fleet {}/{}  {ready}/{} ready  revision {}  generation {}  {}",
+        "{} fleet {}/{}  {ready} of {} replicas ready  revision {}  generation {}",
         mark(ready == fleet.replicas.len()),
         fleet.namespace,
         fleet.name,
         fleet.replicas.len(),
         fleet.revision,
         fleet.generation,
-        fleet.digest.get(..12).unwrap_or(&fleet.digest),
     ));
-    for listener in &fleet.listeners {
-        lines.push(format!("    {:<12} {:<5} {}", listener.name, listener.protocol.as_str(), listener.address));
-    }
+    let stable: Vec<String> = fleet.listeners.iter().map(url).collect();
+    lines.push(format!("    at {}", stable.join("  ")));
+    let names = fleet.replicas.iter().map(|replica| replica.name.chars().count()).max().unwrap_or(0);
     for replica in &fleet.replicas {
-        lines.push(draw_replica(replica, fleet.generation));
+        lines.push(draw_replica(replica, fleet.generation, names));
     }
+    for url in &fleet.urls {
+        lines.push(format!("    {}", command(url, Ipv4Addr::LOCALHOST.into())));
+    }
+    lines.push(String::new());
 }
 
-fn draw_replica(replica: &Replica, wanted: u64) -> String {
-    let zone = replica.zone.as_ref().map(|zone| format!("  zone {zone}")).unwrap_or_default();
-    let behind = if replica.generation == wanted { String::new() } else { format!(" of {wanted}") };
+fn draw_replica(replica: &Replica, wanted: u64, names: usize) -> String {
+    let zone = replica.zone.as_ref().map(|zone| format!("  {zone}")).unwrap_or_default();
+    let behind = if replica.generation == wanted { String::new() } else { format!("  generation {} of {wanted}", replica.generation) };
     let refused = if replica.refused.is_empty() { String::new() } else { format!("  {} refused", replica.refused.len()) };
     let addresses: Vec<&str> = replica.listeners.iter().map(|listener| listener.address.as_str()).collect();
     format!(
-        "  {} {}{zone}  generation {}{behind}  reloads {}  commands {}{refused}  {}",
+        "  {} {:<names$}{zone}  {}  {} reloads  {} live commands{behind}{refused}",
         mark(replica.ready),
         replica.name,
-        replica.generation,
+        addresses.join(" "),
         replica.reload_count,
         replica.runtime_commands,
-        addresses.join(" "),
     )
+}
+
+/// A listener's address as people use it.
+pub(super) fn url(listener: &Listener) -> String {
+    match listener.protocol {
+        Protocol::Http => format!("http://{}", listener.address),
+        Protocol::Https => format!("https://{}", listener.address),
+        Protocol::Tls | Protocol::Tcp => format!("{} ({})", listener.address, listener.protocol.as_str()),
+    }
 }
 
 fn mark(good: bool) -> char {
@@ -138,7 +171,7 @@ fn findings(status: &Status) -> Vec<String> {
 }
 
 /// One finding in one line.
-fn brief(diagnostic: &Diagnostic) -> String {
+pub(super) fn brief(diagnostic: &Diagnostic) -> String {
     let place = match (&diagnostic.file, diagnostic.line) {
         (Some(file), Some(line)) => format!("{file}:{line}: "),
         _ => String::new(),
@@ -151,87 +184,23 @@ fn brief(diagnostic: &Diagnostic) -> String {
     )
 }
 
-fn coloured(line: &str) -> String {
+/// With the colour that goes with how it begins.
+pub(super) fn coloured(line: &str) -> String {
     let code = match line.trim_start() {
-        start if start.starts_with('●') => "32",
-        start if start.starts_with('○') || start.starts_with("warning") => "33",
+        start if start.starts_with('●') || start.starts_with("ready") || start.starts_with("solved") => "32",
+        start if start.starts_with('○') || start.starts_with("warning") || start.starts_with("not ready") => "33",
         start if start.starts_with("error") => "31",
+        start if start.starts_with("curl") => "36",
         _ => return line.to_owned(),
     };
     format!("\x1b[{code}m{line}\x1b[0m")
-}
-
-/// What happened between two states, one line each.
-pub fn events(before: &Status, now: &Status) -> Vec<String> {
-    let mut lines = Vec::new();
-    let known: BTreeMap<_, _> = before.fleets.iter().map(|fleet| ((&fleet.namespace, &fleet.name), fleet)).collect();
-    for fleet in &now.fleets {
-        let id = format!("{}/{}", fleet.namespace, fleet.name);
-        let old = known.get(&(&fleet.namespace, &fleet.name)).copied();
-        if old.is_none_or(|old| old.listeners != fleet.listeners) {
-            for listener in &fleet.listeners {
-                lines.push(format!("fleet {id}: {} ({}) is at {}", listener.name, listener.protocol.as_str(), listener.address));
-            }
-        }
-        if old.is_none_or(|old| old.generation != fleet.generation) {
-            lines.push(format!("fleet {id}: generation {}, revision {}", fleet.generation, fleet.revision));
-        }
-        replica_events(&id, old.map_or(&[], |old| &old.replicas), &fleet.replicas, &mut lines);
-    }
-    for fleet in &before.fleets {
-        if !now.fleets.iter().any(|other| (&other.namespace, &other.name) == (&fleet.namespace, &fleet.name)) {
-            lines.push(format!("fleet {}/{}: gone", fleet.namespace, fleet.name));
-        }
-    }
-    lines.extend(now.diagnostics.iter().filter(|diagnostic| !before.diagnostics.contains(diagnostic)).map(brief));
-    for gone in before.diagnostics.iter().filter(|diagnostic| !now.diagnostics.contains(diagnostic)) {
-        lines.push(format!("solved: {}", brief(gone)));
-    }
-    if now.ready != before.ready {
-        lines.push(if now.ready { "ready".into() } else { "not ready".into() });
-    }
-    lines.iter().map(|line| printable(line, false)).collect()
-}
-
-fn replica_events(fleet: &str, before: &[Replica], now: &[Replica], lines: &mut Vec<String>) {
-    for replica in now {
-        let old = before.iter().find(|other| other.name == replica.name);
-        let name = format!("fleet {fleet}: replica {}", replica.name);
-        if old.is_none_or(|old| old.listeners != replica.listeners) {
-            for listener in &replica.listeners {
-                lines.push(format!("{name}: {} ({}) is at {}", listener.name, listener.protocol.as_str(), listener.address));
-            }
-        }
-        if old.map_or(replica.ready, |old| old.ready != replica.ready) {
-            lines.push(format!("{name}: {}", if replica.ready { "ready" } else { "not ready" }));
-        }
-        let mut line = String::new();
-        if old.is_some_and(|old| old.generation != replica.generation) {
-            // writing to a string cannot fail
-            let _ = write!(line, "{name}: serves generation {}", replica.generation);
-            let commands = replica.runtime_commands.saturating_sub(old.map_or(0, |old| old.runtime_commands));
-            let _ = write!(line, " ({commands} commands)");
-            lines.push(line);
-        }
-        let seen = old.map_or(0, |old| old.reload_count);
-        let new = usize::try_from(replica.reload_count.saturating_sub(seen)).unwrap_or(usize::MAX);
-        for reload in replica.reloads.iter().skip(replica.reloads.len().saturating_sub(new)) {
-            lines.push(format!("{name}: reloaded for generation {}: {}", reload.generation, reload.reason));
-        }
-        for refused in replica.refused.iter().filter(|refused| !old.is_some_and(|old| old.refused.contains(refused))) {
-            lines.push(format!("{name}: HAProxy refused a part of generation {}: {}", refused.generation, refused.message));
-        }
-    }
-    for old in before.iter().filter(|old| !now.iter().any(|replica| replica.name == old.name)) {
-        lines.push(format!("fleet {fleet}: replica {}: gone", old.name));
-    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::status::json::{Listener, Object, Protocol, Reload};
+    use crate::status::json::Object;
 
     fn status() -> Status {
         let listener = |address: &str| Listener { name: "http".into(), protocol: Protocol::Http, address: address.into() };
@@ -250,6 +219,7 @@ mod tests {
             digest: "0123456789abcdef".into(),
             listeners: vec![listener("127.0.0.1:8080")],
             replicas: vec![replica("public-0", true), replica("public-1", false)],
+            urls: vec!["http://shop.localhost:8080/".into()],
         };
         let diagnostic = Diagnostic {
             code: "NotFound".into(),
@@ -264,25 +234,32 @@ mod tests {
         Status { ready: false, fleets: vec![fleet], diagnostics: vec![diagnostic] }
     }
 
+    fn shown(status: Status) -> Shown {
+        Shown { status: Some(Arc::new(status)), ..Shown::default() }
+    }
+
     #[test]
     fn the_live_view_shows_fleets_replicas_addresses_and_findings() {
         assert_eq!(
-            draw(&status(), 200, 50, false),
+            draw(&shown(status()), 200, 50, false),
             "\
-○ fleet edge/public  1/2 ready  revision 2  generation 4  0123456789ab
-    http         HTTP  127.0.0.1:8080
-  ● public-0  generation 4  reloads 0  commands 0  127.0.0.2:8080
-  ○ public-1  generation 4  reloads 0  commands 0  127.0.0.2:8080
+○ fleet edge/public  1 of 2 replicas ready  revision 2  generation 4
+    at http://127.0.0.1:8080
+  ● public-0  127.0.0.2:8080  0 reloads  0 live commands
+  ○ public-1  127.0.0.2:8080  0 reloads  0 live commands
+    curl http://shop.localhost:8080/
+
 findings: 1 errors, 0 warnings, 0 remarks
 error[NotFound] a.yaml:3: Ingress shop/web: no Service \\u{1b}[2J
+Ctrl-C drains, then stops
 "
         );
     }
 
     #[test]
     fn the_live_view_fits_the_terminal_and_findings_stay_visible() {
-        let small = draw(&status(), 20, 5, false);
-        assert_eq!(small.lines().count(), 4);
+        let small = draw(&shown(status()), 20, 6, false);
+        assert_eq!(small.lines().count(), 5);
         assert!(small.lines().all(|line| line.chars().count() <= 20), "{small}");
         assert!(small.contains("findings:"), "{small}");
     }
@@ -290,41 +267,15 @@ error[NotFound] a.yaml:3: Ingress shop/web: no Service \\u{1b}[2J
     #[tokio::test]
     async fn what_is_shown_ends_with_the_last_state_however_fast_states_follow() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        for live in [false, true] {
-            let (sender, receiver) = watch::channel(Arc::new(status()));
-            let shown = tokio::spawn(show(receiver, Output::new(file.reopen().unwrap(), false), live));
-            for generation in 5..50 {
-                sender.send_modify(|status| Arc::make_mut(status).fleets[0].generation = generation);
-                tokio::task::yield_now().await;
-            }
-            drop(sender);
-            shown.await.unwrap().unwrap();
-            let text = std::fs::read_to_string(file.path()).unwrap();
-            assert!(text.rsplit("fleet edge/public").next().unwrap().contains("generation 49"), "live: {live}\n{text}");
+        let (sender, receiver) = watch::channel(shown(status()));
+        let view = tokio::spawn(show(receiver, Output::new(file.reopen().unwrap(), false), true));
+        for generation in 5..50 {
+            sender.send_modify(|shown| Arc::make_mut(shown.status.as_mut().unwrap()).fleets[0].generation = generation);
+            tokio::task::yield_now().await;
         }
-    }
-
-    #[test]
-    fn lines_tell_what_happened_once() {
-        let first = status();
-        let lines = events(&Status::default(), &first);
-        assert!(lines.contains(&"fleet edge/public: http (HTTP) is at 127.0.0.1:8080".to_owned()), "{lines:?}");
-        assert!(events(&first, &first).is_empty());
-        let mut next = first.clone();
-        next.ready = true;
-        next.diagnostics.clear();
-        let replica = &mut next.fleets[0].replicas[1];
-        (replica.ready, replica.reload_count, replica.generation, replica.runtime_commands) = (true, 1, 5, 9);
-        replica.reloads.push(Reload { generation: 5, reason: "a new listener".into() });
-        assert_eq!(
-            events(&first, &next),
-            [
-                "fleet edge/public: replica public-1: ready",
-                "fleet edge/public: replica public-1: serves generation 5 (9 commands)",
-                "fleet edge/public: replica public-1: reloaded for generation 5: a new listener",
-                "solved: error[NotFound] a.yaml:3: Ingress shop/web: no Service \\u{1b}[2J",
-                "ready",
-            ]
-        );
+        drop(sender);
+        view.await.unwrap().unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert!(text.rsplit("fleet edge/public").next().unwrap().contains("generation 49"), "{text}");
     }
 }

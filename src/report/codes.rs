@@ -39,5 +39,7 @@ pub const CONFLICT: Code = Code("Conflict");
 pub const ADDRESS_REFUSED: Code = Code("AddressRefused");
 /// HAProxy refused the configuration that this object leads to.
 pub const REFUSED_BY_HAPROXY: Code = Code("RefusedByHaproxy");
+/// What is asked for cannot be done at present, such as an address that somebody else has.
+pub const NOT_APPLIED: Code = Code("NotApplied");
 /// A namespace that asks for more than its share.
 pub const LIMIT_REACHED: Code = Code("LimitReached");

@@ -34,6 +34,9 @@ pub struct Fleet {
     pub listeners: Vec<Listener>,
     /// Replicas by name.
     pub replicas: Vec<Replica>,
+    /// Some URLs that the fleet answers, to try it out.
+    #[serde(default)]
+    pub urls: Vec<String>,
 }
 
 /// An address that is listened on.
@@ -134,7 +137,7 @@ impl From<&report::ObjectRef> for Object {
 }
 
 /// A finding.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Diagnostic {
     /// Stable name of the kind of finding.
     pub code: String,
