@@ -43,7 +43,7 @@ pub(crate) async fn execute(session: &mut Session, takes: &[Take], process: &mut
         .collect();
     steps.sort_by_key(|(_, step)| step.phase());
     let mut outcome = Outcome { finished: vec![true; takes.len()], ..Outcome::default() };
-    for phases in [1..=4, 5..=5, 6..=7] {
+    for phases in [1..=3, 4..=4, 5..=5, 6..=7] {
         let clean = outcome.failed.is_empty();
         let batch: Vec<Tagged<'_>> = steps.iter().copied().filter(|(_, step)| phases.contains(&step.phase())).collect();
         let mut now = Vec::with_capacity(batch.len());
