@@ -67,19 +67,17 @@ pub(crate) struct Applier {
     pub(crate) refusals: BTreeMap<ResourceKey, (u128, Refusal)>,
     /// What it refused to do live.
     pub(crate) forced: BTreeMap<ResourceKey, String>,
+    /// Somebody else reloaded: everything has to be read again.
+    pub(crate) foreign_reload: bool,
     /// Files that could not be written yet.
     pub(crate) unwritten: BTreeSet<Name>,
     pub(crate) reasons: Vec<String>,
     pub(crate) last_reload: Option<Instant>,
     pub(crate) reload_due: Option<Instant>,
-    pub(crate) retry_due: Option<Instant>,
-    pub(crate) retries: u32,
+    /// While a reload is prepared: what was delivered or done meanwhile.
+    pub(crate) meanwhile: Option<BTreeSet<ResourceKey>>,
     pub(crate) status: watch::Sender<Status>,
 }
-
-/// How often and how long apart a step is tried again that will work in a moment.
-const RETRIES: u32 = 100;
-const RETRY: Duration = Duration::from_millis(10);
 
 /// The servers of a backend after only some of the steps were done.
 fn servers_after<'a>(key: &ResourceKey, before: Option<&Arc<Resource>>, done: impl Iterator<Item = &'a Step>) -> Option<Resource> {
@@ -102,13 +100,6 @@ fn servers_after<'a>(key: &ResourceKey, before: Option<&Arc<Resource>>, done: im
 }
 
 impl Applier {
-    /// Tries again what will work in a moment.
-    pub(crate) async fn retry(&mut self) {
-        self.retry_due = None;
-        self.retries += 1;
-        self.advance().await;
-    }
-
     /// Takes what was delivered and applies it.
     pub(crate) async fn absorb(&mut self) {
         for update in self.inbox.take() {
@@ -154,6 +145,7 @@ impl Applier {
         }
         for key in keys {
             self.forced.remove(&key);
+            self.meanwhile.iter_mut().for_each(|touched| _ = touched.insert(key.clone()));
             self.waiting.insert(key);
         }
     }
@@ -200,10 +192,7 @@ impl Applier {
             self.reap.notify_one();
         }
         self.count(outcome.commands);
-        let clean = outcome.failed.iter().all(|failure| failure.again && self.retries < RETRIES);
-        if outcome.failed.is_empty() {
-            self.retries = 0;
-        }
+        let clean = outcome.failed.is_empty();
         self.accept(plan, outcome);
         Ok(clean)
     }
@@ -212,10 +201,6 @@ impl Applier {
     fn accept(&mut self, plan: Plan, outcome: Outcome) {
         for failure in outcome.failed {
             let key = plan.takes[failure.take].key.clone();
-            if failure.again && self.retries < RETRIES {
-                self.retry_due = Some(Instant::now() + RETRY);
-                continue;
-            }
             tracing::warn!(resource = %key, message = failure.message, "HAProxy refused a live change");
             if failure.content {
                 self.set_aside(&key, failure.message);
@@ -236,6 +221,7 @@ impl Applier {
             if before.as_ref().map(|r| r.hash()) != take.after.as_ref().map(|r| r.hash()) {
                 self.unwritten.insert(file_of(&take.key));
             }
+            self.meanwhile.iter_mut().for_each(|touched| _ = touched.insert(take.key.clone()));
             changes.push(Change { key: take.key, before, after: take.after });
         }
         self.accepted.apply(&changes);
@@ -295,6 +281,11 @@ impl Applier {
     /// Makes sure that there is a connection to the worker.
     pub(crate) async fn connect(&mut self) -> io::Result<()> {
         if self.session.as_ref().is_none_or(Session::is_stale) {
+            let processes = self.master.processes().await?;
+            if processes.worker.is_some_and(|worker| worker != self.worker) {
+                // what it holds has to be read first
+                self.foreign_reload = true;
+            }
             self.session = Some(Session::open(&self.master.socket, self.worker, Duration::from_secs(2)).await?);
         }
         Ok(())

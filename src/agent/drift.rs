@@ -28,7 +28,13 @@ impl Applier {
             return 0;
         }
         match self.compare().await {
-            Ok(found) => found,
+            Ok(found) => {
+                self.status.send_if_modified(|status| {
+                    status.drift_repairs += found as u64;
+                    found > 0
+                });
+                found
+            }
             Err(error) => {
                 // if HAProxy died, that is seen elsewhere
                 tracing::warn!(%error, "what runs could not be compared with what should");
@@ -66,6 +72,11 @@ impl Applier {
             self.absorb_if_any().await;
         }
         drifted += self.check(Part::Certificates, &mut missing).await?;
+        let paths: Vec<Name> = self.shared.lock().await.process.certificates.iter().cloned().collect();
+        for slice in paths.chunks(SLICE) {
+            drifted += self.check(Part::Contents(slice.to_vec()), &mut missing).await?;
+            self.absorb_if_any().await;
+        }
         if missing.is_empty() {
             self.reap.notify_one();
             return Ok(drifted);
@@ -106,6 +117,7 @@ impl Applier {
         match part {
             Part::Servers(backends) => servers(session, &self.accepted, &shared, &backends, &mut found).await?,
             Part::Map(name) => map(session, &self.accepted, &name, &mut found).await?,
+            Part::Contents(paths) => contents(session, &self.accepted, &paths, &mut found).await?,
             Part::Certificates => certificates(session, &self.accepted, &shared, &mut found).await?,
         }
         for step in &found.repairs {
@@ -130,6 +142,7 @@ enum Part {
     Servers(Vec<Name>),
     Map(Name),
     Certificates,
+    Contents(Vec<Name>),
 }
 
 async fn servers(session: &mut Session, accepted: &Bundle, shared: &Shared, backends: &[Name], found: &mut Found) -> io::Result<()> {
@@ -156,6 +169,12 @@ fn servers_of_one(backend: &Name, wanted: &[Server], actual: Vec<ServerState<'_>
         let (backend, server) = (backend.clone(), server.clone());
         match actual.remove(server.name.as_ref()) {
             None => found.repairs.push(Step::AddServer { backend, server }),
+            Some(state) if !is_at(&state, server.address) => {
+                found.repairs.push(Step::SetAddress { backend: backend.clone(), server: server.clone() });
+                if state.maintenance {
+                    found.repairs.push(Step::ReturnServer { backend, server });
+                }
+            }
             Some(state) if state.maintenance => found.repairs.push(Step::ReturnServer { backend, server }),
             Some(state) if state.weight != effective_weight(&server).to_string() => {
                 found.repairs.push(Step::SetWeight { backend, server });
@@ -172,6 +191,48 @@ fn servers_of_one(backend: &Name, wanted: &[Server], actual: Vec<ServerState<'_>
         let server = known.cloned().unwrap_or_else(|| foreign(&name, state.address, state.port));
         found.repairs.push(Step::RetireServer { backend: backend.clone(), server });
     }
+}
+
+fn is_at(state: &ServerState<'_>, address: SocketAddr) -> bool {
+    // `-` where a rule sets the destination
+    let ip = state.address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    ip == address.ip() && state.port.parse() == Ok(address.port())
+}
+
+/// Certificates that are there but are others.
+async fn contents(session: &mut Session, accepted: &Bundle, paths: &[Name], found: &mut Found) -> io::Result<()> {
+    let questions: Vec<Command> = paths.iter().map(|path| Command::plain(&format!("show ssl cert {path}"))).collect();
+    let answers = session.exchange(&questions).await?;
+    for (path, answer) in paths.iter().zip(&answers) {
+        let wanted = accepted.get(&ResourceKey::Certificate(path.clone()));
+        let Some(Content::Certificate(pem)) = wanted.map(|resource| &resource.content) else { continue };
+        let actual = certificate_identity(answer);
+        if actual.is_some() && pem_identity(pem.expose()).is_some_and(|wanted| Some(wanted) != actual) {
+            let pem = crate::report::PrivateBytes::new(crate::haproxy::files::pem_lines(pem.expose()));
+            found.repairs.push(Step::Certificate { path: path.clone(), pem, fresh: false, authority: false });
+        }
+    }
+    Ok(())
+}
+
+/// Serial number and end of validity as `show ssl cert FILE` prints them.
+fn certificate_identity(text: &str) -> Option<(String, String)> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
+    let serial = field("Serial: ")?.trim_start_matches('0').to_ascii_uppercase();
+    let end = field("notAfter: ")?.split_whitespace().collect::<Vec<_>>().join(" ");
+    Some((serial, end))
+}
+
+/// The same of the first certificate in `pem`.
+fn pem_identity(pem: &[u8]) -> Option<(String, String)> {
+    let block = x509_parser::pem::Pem::iter_from_buffer(pem).flatten().find(|block| block.label.ends_with("CERTIFICATE"))?;
+    let certificate = block.parse_x509().ok()?;
+    let hex: String = certificate.raw_serial().iter().map(|byte| format!("{byte:02X}")).collect();
+    let end = certificate.validity().not_after.to_datetime();
+    let month = end.month().to_string();
+    let (hour, minute, second) = end.to_hms();
+    let text = format!("{} {} {hour:02}:{minute:02}:{second:02} {} GMT", &month[..3], end.day(), end.year());
+    Some((hex.trim_start_matches('0').to_owned(), text))
 }
 
 /// A server that nobody here has added.

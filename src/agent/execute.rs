@@ -1,6 +1,6 @@
 //! Runs the steps of a plan in the order of their phases and says which resources are through.
 
-use super::runtime::{Command, ListLine, Session, commands, delete_list_entry, list_lines, undo};
+use super::runtime::{Command, ListLine, Session, commands, delete_list_entry, list_lines, random, undo};
 use crate::haproxy::bundle::{ListEntry, Name};
 use crate::haproxy::plan::{Process, Step, Take};
 use std::collections::BTreeMap;
@@ -13,8 +13,6 @@ pub(crate) struct Failure {
     pub(crate) take: usize,
     /// Whether the content is at fault, so that a reload could not bring it either.
     pub(crate) content: bool,
-    /// Whether it will work in a moment: a deleted server keeps its guid until the last stream has let go of it.
-    pub(crate) again: bool,
     /// What HAProxy said.
     pub(crate) message: String,
 }
@@ -43,7 +41,7 @@ pub(crate) async fn execute(session: &mut Session, takes: &[Take], process: &mut
         .collect();
     steps.sort_by_key(|(_, step)| step.phase());
     let mut outcome = Outcome { finished: vec![true; takes.len()], ..Outcome::default() };
-    for phases in [1..=4, 5..=5, 6..=7] {
+    for phases in [1..=1, 2..=3, 4..=4, 5..=5, 6..=7] {
         let clean = outcome.failed.is_empty();
         let batch: Vec<Tagged<'_>> = steps.iter().copied().filter(|(_, step)| phases.contains(&step.phase())).collect();
         let mut now = Vec::with_capacity(batch.len());
@@ -97,6 +95,10 @@ async fn run(
                 process.done(step);
                 outcome.done.push(*at);
             }
+            (Some(message), _) if still_held(step, &message) && again(session, step, max_payload, outcome).await? => {
+                process.done(step);
+                outcome.done.push(*at);
+            }
             // still in use by something that goes later: it is tried again when it comes back or at a reload
             (Some(_), Step::DeleteCertificate { .. }) => {}
             (Some(message), _) => {
@@ -105,8 +107,7 @@ async fn run(
                 outcome.commands += undo.len() as u64;
                 outcome.finished[*take] = false;
                 let content = matches!(step, Step::Certificate { .. });
-                let again = still_held(step, &message);
-                outcome.failed.push(Failure { take: *take, content, again, message });
+                outcome.failed.push(Failure { take: *take, content, message });
             }
         }
     }
@@ -115,12 +116,22 @@ async fn run(
 
 /// Whether what was deleted under the same name still holds the guid: streams let go of it in their own time.
 fn still_held(step: &Step, message: &str) -> bool {
-    let name = match step {
-        Step::AddServer { backend, server } => format!("{backend}/{}.", server.name),
-        Step::AddBackend { name, .. } => format!("{name}."),
-        _ => return false,
-    };
-    message.contains("duplicate entry with") && message.contains(&name)
+    matches!(step, Step::AddServer { .. } | Step::AddBackend { .. }) && message.contains("duplicate entry with")
+}
+
+/// Adds it under another guid, which it has until the next reload.
+async fn again(session: &mut Session, step: &Step, max_payload: usize, outcome: &mut Outcome) -> io::Result<bool> {
+    let fresh = || -> Name { format!("r.{:016x}", random()).into() };
+    let mut other = step.clone();
+    match &mut other {
+        Step::AddServer { server, .. } => server.guid = fresh(),
+        Step::AddBackend { guid, .. } => *guid = fresh(),
+        _ => return Ok(false),
+    }
+    let commands = commands(&other, max_payload);
+    let answers = session.exchange(&commands).await?;
+    outcome.commands += commands.len() as u64;
+    Ok(commands.iter().zip(&answers).all(|(command, answer)| command.objection(answer).is_none()))
 }
 
 /// The present lines of every list that something is deleted from.

@@ -6,6 +6,7 @@ use super::runtime::{Command, Processes, Session};
 use super::status::ReloadRecord;
 use super::{pod, process};
 use crate::haproxy::bundle::{Bundle, Change, Content, Resource, ResourceKey};
+use crate::haproxy::maps::Purpose;
 use crate::haproxy::files::{Complaint, complaints, culprits};
 use crate::haproxy::plan::{Target, reload_target};
 use std::collections::{BTreeMap, BTreeSet};
@@ -260,13 +261,20 @@ async fn relay_one(socket: &std::path::Path, pid: u32) -> io::Result<()> {
     if !answers[1].lines().any(|name| name == "_relay") {
         return Ok(());
     }
-    let maps: Vec<_> = super::runtime::names(&answers[0]).into_iter().filter(|name| name.ends_with("/routes.map")).collect();
-    let prepare: Vec<Command> = maps.iter().map(|map| Command::plain(&format!("prepare map {map}"))).collect();
+    // TCP listeners stay as they are: nothing new arrives at an old worker, and what it has keeps its server
+    let maps: Vec<_> = super::runtime::names(&answers[0])
+        .into_iter()
+        .map(|name| (Purpose::of(&name), name))
+        .filter(|(purpose, _)| matches!(purpose, Purpose::Routes | Purpose::Redirects))
+        .collect();
+    let prepare: Vec<Command> = maps.iter().map(|(_, map)| Command::plain(&format!("prepare map {map}"))).collect();
     let versions = session.exchange(&prepare).await?;
     let mut swap = Vec::with_capacity(maps.len() * 2);
-    for (map, answer) in maps.iter().zip(&versions) {
+    for ((purpose, map), answer) in maps.iter().zip(&versions) {
         let version = answer.trim().rsplit(' ').next().unwrap_or_default();
-        swap.push(Command::plain(&format!("add map @{version} {map} *|/ _relay")));
+        if *purpose == Purpose::Routes {
+            swap.push(Command::plain(&format!("add map @{version} {map} *|/ _relay")));
+        }
         swap.push(Command::plain(&format!("commit map @{version} {map}")));
     }
     let answers = session.exchange(&swap).await?;

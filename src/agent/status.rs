@@ -57,6 +57,8 @@ pub struct Status {
     pub reloads: VecDeque<ReloadRecord>,
     /// Commands sent since the start of the agent.
     pub runtime_commands: u64,
+    /// How many things in the running process were not as they should be, and were repaired.
+    pub drift_repairs: u64,
     /// What is set aside at present.
     pub refused: Vec<Refusal>,
     /// How often HAProxy died and was started again.
@@ -79,6 +81,7 @@ impl Status {
             reload_count: 0,
             reloads: VecDeque::new(),
             runtime_commands: 0,
+            drift_repairs: 0,
             refused: Vec::new(),
             restarts: 0,
         }

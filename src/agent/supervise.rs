@@ -74,12 +74,12 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         aside: BTreeSet::new(),
         refusals: BTreeMap::new(),
         forced: BTreeMap::new(),
+        foreign_reload: false,
         unwritten: BTreeSet::new(),
         reasons: Vec::new(),
         last_reload: None,
         reload_due: None,
-        retry_due: None,
-        retries: 0,
+        meanwhile: None,
         status,
     };
     applier.look_inside().await.map_err(StartError::Haproxy)?;
@@ -127,7 +127,7 @@ impl Applier {
         let mut drift = tokio::time::interval_at(Instant::now() + self.settings.drift_interval, self.settings.drift_interval);
         drift.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let (reload, retry) = (until(self.reload_due), until(self.retry_due));
+            let reload = until(self.reload_due);
             tokio::select! {
                 command = control.recv() => { match command {
                     Some(Control::CheckDrift(done)) => {
@@ -163,8 +163,12 @@ impl Applier {
                     }
                 }
                 () = reload => self.reload().await,
-                () = retry => self.retry().await,
-                () = inbox.arrived() => self.absorb().await,
+                () = inbox.arrived() => {
+                    self.absorb().await;
+                    if std::mem::take(&mut self.foreign_reload) {
+                        self.check_drift().await;
+                    }
+                }
                 _ = drift.tick() => { self.check_drift().await; }
             }
         }

@@ -123,6 +123,11 @@ pub struct Server {
     pub drain: bool,
 }
 
+/// What a cookie says for the server at `address`: it tells clients nothing, and is the same in every pod.
+pub fn cookie_of(address: SocketAddr) -> String {
+    blake3::hash(address.to_string().as_bytes()).to_hex()[..16].to_owned()
+}
+
 /// One entry of a map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MapEntry {
@@ -338,7 +343,7 @@ impl Bundle {
 }
 
 /// Number of files that backends are spread over: a change rewrites one of them, a few kilobytes.
-pub const BACKEND_SHARDS: u8 = 64;
+pub const BACKEND_SHARDS: u16 = 256;
 
 /// The path, relative to the configuration directory, of the file that `key` is written to. Backends with
 /// their servers are spread over `50-backends-XX.cfg` by the hash of their name.
@@ -346,7 +351,7 @@ pub fn file_of(key: &ResourceKey) -> Name {
     match key {
         ResourceKey::Section(name) => format!("{name}.cfg").into(),
         ResourceKey::Backend(name) | ResourceKey::Servers(name) => {
-            let shard = blake3::hash(name.as_bytes()).as_bytes()[0] % BACKEND_SHARDS;
+            let shard = u16::from(blake3::hash(name.as_bytes()).as_bytes()[0]) % BACKEND_SHARDS;
             format!("50-backends-{shard:02x}.cfg").into()
         }
         ResourceKey::MapEntries { map, .. } => map.clone(),

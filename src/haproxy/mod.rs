@@ -4,6 +4,7 @@
 pub mod bundle;
 pub mod config;
 pub mod files;
+pub mod maps;
 pub mod plan;
 pub mod render;
 pub mod shape;

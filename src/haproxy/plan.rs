@@ -7,8 +7,9 @@ mod tests;
 
 pub use process::{Lingering, Process, Step};
 
-use super::bundle::{BackendClass, BackendHead, Bundle, Change, Content, ListEntry, MapEntry, Name, Resource, ResourceKey, Server};
+use super::bundle::{BackendClass, BackendHead, Bundle, Change, Content, ListEntry, MapEntry, Name, Resource, ResourceKey, Server, cookie_of};
 use super::files::{effective_weight, pem_lines};
+use super::maps::{self, Purpose};
 use super::version::Capabilities;
 use crate::report::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,15 +104,14 @@ pub fn plan(accepted: &Bundle, process: &Process, target: Target<'_>, keys: &BTr
         reasons: Vec::new(),
         coming: BTreeSet::new(),
         kept: BTreeSet::new(),
+        held_candidates: BTreeSet::new(),
+        successors: BTreeMap::new(),
         removals: Vec::new(),
         frontends_wait: frontends_aside,
         hold_removals: frontends_aside,
         by_reload: false,
     };
-    // in the order of keys: sections before backends before servers before maps, certificates before lists
-    for key in keys {
-        planner.consider(key);
-    }
+    planner.consider_all(keys);
     planner.finish()
 }
 
@@ -129,14 +129,14 @@ pub fn reload_target(accepted: &Bundle, target: Target<'_>, keys: &BTreeSet<Reso
         reasons: Vec::new(),
         coming: BTreeSet::new(),
         kept: BTreeSet::new(),
+        held_candidates: BTreeSet::new(),
+        successors: BTreeMap::new(),
         removals: Vec::new(),
         frontends_wait: frontends_aside,
         hold_removals: frontends_aside,
         by_reload: true,
     };
-    for key in keys {
-        planner.consider(key);
-    }
+    planner.consider_all(keys);
     let takes = planner.finish().takes;
     let differs = |take: &Take| accepted.get(&take.key).map(|r| r.hash()) != take.after.as_ref().map(|r| r.hash());
     takes
@@ -177,6 +177,10 @@ struct Planner<'a> {
     coming: BTreeSet<ResourceKey>,
     /// Referents that must stay because something that waits still points to them.
     kept: BTreeSet<ResourceKey>,
+    /// Candidates that routes still point to although they are no longer wanted: their targets stay.
+    held_candidates: BTreeSet<Box<str>>,
+    /// Backends that keep serving in the place of others of the same service, which wait.
+    successors: BTreeMap<Name, Name>,
     removals: Vec<&'a Arc<Resource>>,
     frontends_wait: bool,
     hold_removals: bool,
@@ -187,6 +191,18 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn wanted(&self, key: &ResourceKey) -> Option<&'a Arc<Resource>> {
         if self.target.aside.contains(key) { self.accepted.get(key) } else { self.target.wanted.get(key) }
+    }
+
+    /// In the order of keys: sections before backends before servers before maps, certificates before lists. But
+    /// what candidates lead to comes after the routes that lead to candidates.
+    fn consider_all(&mut self, keys: &BTreeSet<ResourceKey>) {
+        let later = |key: &&ResourceKey| {
+            let ResourceKey::MapEntries { map, .. } = key else { return false };
+            matches!(Purpose::of(map), Purpose::Targets | Purpose::Redirects)
+        };
+        for key in keys.iter().filter(|key| !later(key)).chain(keys.iter().filter(later)) {
+            self.consider(key);
+        }
     }
 
     fn consider(&mut self, key: &ResourceKey) {
@@ -338,21 +354,25 @@ impl<'a> Planner<'a> {
         if !self.backend_is_there(backend) {
             return self.wait(new, format!("backend {backend} comes by a reload"));
         }
-        let old: &[Server] = before.map_or(&[], |resource| servers_of(resource));
+        let steps = match self.server_steps(backend, servers, before.map_or(&[], |resource| servers_of(resource))) {
+            Ok(steps) => steps,
+            Err(reason) => return self.reload(new, reason),
+        };
+        let removed = steps.iter().filter(|step| matches!(step, Step::RetireServer { .. })).count();
+        let changed = steps.iter().filter(|step| matches!(step, Step::SetWeight { .. })).count();
+        let added = steps.len() - removed - changed;
+        self.take(new, steps, format!("servers are live: {added} added, {removed} removed, {changed} weights"));
+    }
+
+    /// What takes the servers of `backend` from `old` to `servers`; why only a reload can.
+    fn server_steps(&self, backend: &Name, servers: &[Server], old: &[Server]) -> Result<Vec<Step>, String> {
         let old: BTreeMap<&str, &Server> = old.iter().map(|server| (server.name.as_ref(), server)).collect();
         let mut steps = Vec::new();
-        let mut added = 0;
         for server in servers {
             match old.get(server.name.as_ref()) {
-                None => {
-                    added += 1;
-                    match self.bring(backend, server) {
-                        Ok(step) => steps.push(step),
-                        Err(reason) => return self.reload(new, reason),
-                    }
-                }
+                None => steps.push(self.bring(backend, server)?),
                 Some(old) if !same_server(old, server) => {
-                    return self.reload(new, format!("server {backend}/{} changed its keywords under its name", server.name));
+                    return Err(format!("server {backend}/{} changed its keywords under its name", server.name));
                 }
                 Some(old) if effective_weight(old) != effective_weight(server) => {
                     steps.push(Step::SetWeight { backend: backend.clone(), server: server.clone() });
@@ -362,10 +382,8 @@ impl<'a> Planner<'a> {
         }
         let names: BTreeSet<&str> = servers.iter().map(|server| server.name.as_ref()).collect();
         let gone = old.into_values().filter(|server| !names.contains(server.name.as_ref()));
-        let retire: Vec<Step> = gone.map(|server| Step::RetireServer { backend: backend.clone(), server: server.clone() }).collect();
-        let (changed, removed) = (steps.len() - added, retire.len());
-        steps.extend(retire);
-        self.take(new, steps, format!("servers are live: {added} added, {removed} removed, {changed} weights"));
+        steps.extend(gone.map(|server| Step::RetireServer { backend: backend.clone(), server: server.clone() }));
+        Ok(steps)
     }
 
     fn bring(&self, backend: &Name, server: &Server) -> Result<Step, String> {
@@ -388,21 +406,26 @@ impl<'a> Planner<'a> {
                 self.take(new, Vec::new(), "nothing reads this map yet");
             };
         }
+        let purpose = Purpose::of(map);
         let old: BTreeMap<&str, &MapEntry> = old.iter().map(|entry| (entry.key.as_ref(), entry)).collect();
         let mut mixed = Vec::with_capacity(entries.len());
         let mut held = None;
         for entry in entries {
             let was = old.get(entry.key.as_ref()).copied();
-            if was == Some(entry) || !(map.ends_with("/routes.map") && self.has_to_wait(&entry.value)) {
+            if was == Some(entry) || !(purpose.leads_somewhere() && self.has_to_wait(&entry.value)) {
                 mixed.push(entry.clone());
                 continue;
             }
             held = Some(entry.value.clone());
             if let Some(was) = was {
-                self.kept.insert(ResourceKey::Backend(was.value.as_ref().into()));
-                self.kept.insert(ResourceKey::Servers(was.value.as_ref().into()));
+                self.keep_referent(&new.key, &was.value, Some(&entry.value));
                 mixed.push(was.clone());
             }
+        }
+        if let Some(kept) = self.kept_of_candidates(purpose, &old, entries) {
+            held = held.or_else(|| kept.first().map(|entry| entry.key.clone()));
+            mixed.extend(kept);
+            mixed.sort();
         }
         let steps = map_steps(map, &old, &mixed);
         match held {
@@ -416,9 +439,44 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Keeps what the value `was` of an entry of `key` leads to, because `next` has to wait.
+    fn keep_referent(&mut self, key: &ResourceKey, was: &str, next: Option<&str>) {
+        if !was.starts_with(maps::CANDIDATES) {
+            self.kept.insert(ResourceKey::Backend(was.into()));
+            self.kept.insert(ResourceKey::Servers(was.into()));
+            if let Some(next) = next.filter(|next| same_service(was, next)) {
+                self.successors.insert(was.into(), next.into());
+            }
+            return;
+        }
+        self.held_candidates.insert(was.into());
+        let ResourceKey::MapEntries { map, owner } = key else { return };
+        let targets = ResourceKey::MapEntries { map: maps::beside(map, Purpose::Targets).into(), owner: owner.clone() };
+        let entries = self.accepted.get(&targets).map_or(&[][..], |resource| entries_of(resource));
+        for entry in entries.iter().filter(|entry| maps::is_of_candidates(&entry.key, was)) {
+            self.keep_referent(&targets, &entry.value, None);
+        }
+    }
+
+    /// The entries of `old` that candidates need which routes still point to, without those that `entries` has.
+    fn kept_of_candidates(&self, purpose: Purpose, old: &BTreeMap<&str, &MapEntry>, entries: &[MapEntry]) -> Option<Vec<MapEntry>> {
+        if !matches!(purpose, Purpose::Targets | Purpose::Redirects) || self.held_candidates.is_empty() {
+            return None;
+        }
+        let wanted: BTreeSet<&str> = entries.iter().map(|entry| entry.key.as_ref()).collect();
+        let needed = |key: &str| !wanted.contains(key) && self.is_of_held_candidates(key);
+        let kept: Vec<MapEntry> = old.values().filter(|entry| needed(&entry.key)).map(|entry| (*entry).clone()).collect();
+        (!kept.is_empty()).then_some(kept)
+    }
+
+    fn is_of_held_candidates(&self, key: &str) -> bool {
+        let id = key.split(['/', '.']).next().unwrap_or_default();
+        self.held_candidates.contains(id)
+    }
+
     /// Whether a route to `value` would lead nowhere before a reload.
     fn has_to_wait(&self, value: &str) -> bool {
-        if value.starts_with('~') {
+        if value.starts_with(maps::CANDIDATES) {
             return self.frontends_wait;
         }
         let wanted = self.target.wanted.get(&ResourceKey::Backend(value.into())).is_some();
@@ -481,6 +539,30 @@ impl<'a> Planner<'a> {
         self.plan
     }
 
+    /// Values of a backend that keeps serving, entries that kept candidates need.
+    fn is_read_by_what_is_kept(&self, old: &Resource) -> bool {
+        let ResourceKey::MapEntries { map, owner } = &old.key else { return false };
+        match Purpose::of(map) {
+            Purpose::Values => self.kept.contains(&ResourceKey::Backend(owner.clone())),
+            Purpose::Targets | Purpose::Redirects => entries_of(old).iter().any(|entry| self.is_of_held_candidates(&entry.key)),
+            Purpose::Routes | Purpose::Streams => false,
+        }
+    }
+
+    /// A backend that serves in the place of another one of its service has the endpoints of that one meanwhile.
+    fn follow(&self, old: &Arc<Resource>) -> Option<Take> {
+        let (ResourceKey::Servers(backend), Content::Servers(before)) = (&old.key, &old.content) else { return None };
+        if self.by_reload || self.target.forced.contains_key(&old.key) {
+            return None;
+        }
+        let next = self.successors.get(backend)?;
+        let next = servers_of(self.target.wanted.get(&ResourceKey::Servers(next.clone()))?);
+        let servers = in_place_of(backend, before, next);
+        let steps = self.server_steps(backend, &servers, before).ok()?;
+        let after = Arc::new(Resource::new(old.key.clone(), Content::Servers(servers), old.sources.clone()));
+        (after.hash() != old.hash()).then(|| Take { key: old.key.clone(), after: Some(after), steps })
+    }
+
     fn remove(&mut self, old: &Arc<Resource>) {
         // what is still loaded may name it: the files must stay loadable, so it goes with the reload
         let last_of_file = |path: &Name| self.accepted.in_file(path).nth(1).is_none();
@@ -489,7 +571,10 @@ impl<'a> Planner<'a> {
             ResourceKey::CertificateList { list, .. } => last_of_file(list),
             _ => true,
         };
-        if referent && (self.hold_removals || self.kept.contains(&old.key)) {
+        if referent && (self.hold_removals || self.kept.contains(&old.key)) || self.is_read_by_what_is_kept(old) {
+            if let Some(followed) = self.follow(old) {
+                self.plan.takes.push(followed);
+            }
             return self.wait(old, "it goes once nothing that is loaded names it".to_owned());
         }
         let mut class = Class::Live;
@@ -525,6 +610,48 @@ impl<'a> Planner<'a> {
         };
         self.note(old, class, reason.to_owned());
         self.plan.takes.push(Take { key: old.key.clone(), after: None, steps });
+    }
+}
+
+/// Whether two backends are of the same service and port, by their names.
+fn same_service(a: &str, b: &str) -> bool {
+    // NAMESPACE_SERVICE_PORT_…, and no part holds an underscore
+    let service = |name: &str| name.match_indices('_').nth(2).map(|(end, _)| name[..end].to_owned());
+    !a.starts_with('_') && service(a).is_some_and(|left| Some(left) == service(b))
+}
+
+/// The servers of the backend `backend` if it had the endpoints of `next`: those that it has stay what they are,
+/// the others get its keywords.
+fn in_place_of(backend: &str, old: &[Server], next: &[Server]) -> Vec<Server> {
+    let mut servers: Vec<Server> = Vec::with_capacity(next.len());
+    let mut ids: BTreeSet<u32> = old.iter().map(|server| server.id).collect();
+    for server in next {
+        if let Some(known) = old.iter().find(|known| known.address == server.address) {
+            servers.push(Server { weight: server.weight, drain: server.drain, ..known.clone() });
+            continue;
+        }
+        let mut id = server.id;
+        while !ids.insert(id) {
+            id = if id >= u32::MAX >> 1 { 1 } else { id + 1 };
+        }
+        let template = old.first().unwrap_or(server);
+        let keywords = with_cookie(&template.keywords, server.address);
+        let guid = blake3::hash(format!("{backend} {}", server.name).as_bytes()).to_hex();
+        let guid = format!("f.{}", &guid[..32]).into();
+        servers.push(Server { id, guid, keywords, checked: template.checked, ..server.clone() });
+    }
+    servers.sort();
+    servers
+}
+
+/// `keywords` with the cookie, if there is one, of a server at `address`.
+fn with_cookie(keywords: &Arc<str>, address: std::net::SocketAddr) -> Arc<str> {
+    match keywords.split_once(" cookie ") {
+        None => keywords.clone(),
+        Some((before, after)) => {
+            let rest = after.split_once(' ').map_or_else(String::new, |(_, rest)| format!(" {rest}"));
+            format!("{before} cookie {}{rest}", cookie_of(address)).into()
+        }
     }
 }
 

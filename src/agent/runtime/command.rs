@@ -107,6 +107,12 @@ pub fn commands(step: &Step, max_payload: usize) -> Vec<Command> {
             let weight = effective_weight(server);
             vec![Command::silent(&format!("set server {name} weight {weight}")), Command::silent(&format!("set server {name} state ready"))]
         }
+        Step::SetAddress { backend, server } => {
+            let (name, ip, port) = (&server.name, server.address.ip(), server.address.port());
+            // it answers with what it changed
+            let fine: &[&str] = &["changed from", "no need to change"];
+            vec![Command::said(&format!("set server {backend}/{name} addr {ip} port {port}"), fine)]
+        }
         Step::SetWeight { backend, server } => {
             vec![Command::silent(&format!("set server {backend}/{} weight {}", server.name, effective_weight(server)))]
         }

@@ -1,6 +1,7 @@
 //! What a running HAProxy holds beyond the files that it is started from, and the steps that change it.
 
 use crate::haproxy::bundle::{Bundle, ListEntry, MapEntry, Name, Resource, ResourceKey, Server};
+use crate::haproxy::maps::Purpose;
 use crate::report::PrivateBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -63,6 +64,7 @@ impl Process {
             Step::AddBackend { .. }
             | Step::AddServer { .. }
             | Step::SetWeight { .. }
+            | Step::SetAddress { .. }
             | Step::AddListEntry { .. }
             | Step::DeleteListEntry { .. }
             | Step::AddMapEntries { .. }
@@ -128,6 +130,13 @@ pub enum Step {
         /// What it is.
         server: Server,
     },
+    /// Set the address that somebody else has changed.
+    SetAddress {
+        /// Its backend.
+        backend: Name,
+        /// What it is.
+        server: Server,
+    },
     /// Set the weight.
     SetWeight {
         /// Its backend.
@@ -188,8 +197,10 @@ impl Step {
     pub fn phase(&self) -> u8 {
         match self {
             Self::Certificate { .. } | Self::AddBackend { .. } | Self::Rejoin(_) => 1,
-            Self::AddServer { .. } | Self::ReturnServer { .. } | Self::SetWeight { .. } => 2,
+            Self::AddServer { .. } | Self::ReturnServer { .. } | Self::SetWeight { .. } | Self::SetAddress { .. } => 2,
             Self::PublishBackend { .. } => 3,
+            // what a request reads first leads to what is complete by then
+            Self::AddMapEntries { map, .. } | Self::SetMapEntry { map, .. } if !Purpose::of(map).is_entrance() => 4,
             Self::AddListEntry { .. } | Self::AddMapEntries { .. } | Self::SetMapEntry { .. } => 5,
             Self::DeleteListEntry { .. } | Self::DeleteMapEntry { .. } => 6,
             Self::RetireServer { .. } | Self::UnpublishBackend { .. } | Self::DeleteCertificate { .. } | Self::Leave(_) => 7,

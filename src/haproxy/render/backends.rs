@@ -2,7 +2,7 @@
 
 use super::names::{backend_name, short_hash};
 use super::{Name, Renderer, Subject};
-use crate::haproxy::bundle::{BackendClass, BackendHead, Content, MapEntry, ResourceKey, Server};
+use crate::haproxy::bundle::{BackendClass, BackendHead, Content, MapEntry, ResourceKey, Server, cookie_of};
 use crate::haproxy::config::{Line, Refused, Section, Word, write};
 use crate::haproxy::shape::{Problem, ServerKeywords, Split, ValueMap, split};
 use crate::model::{Backend, BackendId, BackendKind, EndpointState, Mode, Model, Policy, Touched};
@@ -397,12 +397,7 @@ fn servers(backend_name: &str, backend: &Backend, keywords: &ServerKeywords) -> 
 fn server(backend: &str, address: SocketAddr, keywords: &ServerKeywords, weight: u16, drain: bool) -> Server {
     let mut hasher = blake3::Hasher::new();
     hasher.update(address.to_string().as_bytes());
-    let cookie = keywords.cookie.then(|| hasher.finalize().to_hex());
-    let text = match cookie {
-        // Tells clients nothing, and is the same in every pod.
-        Some(hash) => format!("{} cookie {}", keywords.text, &hash[..16]).into(),
-        None => keywords.text.clone(),
-    };
+    let text = if keywords.cookie { format!("{} cookie {}", keywords.text, cookie_of(address)).into() } else { keywords.text.clone() };
     hasher.update(text.as_bytes());
     let hash = hasher.finalize();
     let bytes = hash.as_bytes();

@@ -1,11 +1,11 @@
 //! Frontends: one for each listener, with as few rules as routing needs.
 
 use super::certificates::{DEFAULT, list_path};
-use super::hosts::{entry, table_map};
+use super::hosts::entry;
 use super::names::host_key;
-use super::skeleton::TCP_MAP;
 use super::{Renderer, Subject};
 use crate::haproxy::bundle::{Content, ResourceKey};
+use crate::haproxy::maps::{self, Purpose};
 use crate::haproxy::config::{Expr, Fmt, Line, Refused, Section, Word, write};
 use crate::model::{HostMatch, Listener, ListenerName, Model, Protocol};
 use crate::report::{Diagnostic, ObjectRef, codes};
@@ -80,16 +80,16 @@ impl Renderer {
         let map = |path: String| ResourceKey::MapEntries { map: path.into(), owner: "".into() };
         for (name, listener) in &model.listeners {
             match &listener.protocol {
-                Protocol::Http { table, .. } => wanted.extend(super::hosts::TABLE_MAPS.map(|what| map(table_map(table, what)))),
+                Protocol::Http { table, .. } => wanted.extend(maps::TABLE.map(|purpose| map(maps::of_table(table, purpose)))),
                 Protocol::Https { table, certificates } => {
-                    wanted.extend(super::hosts::TABLE_MAPS.map(|what| map(table_map(table, what))));
+                    wanted.extend(maps::TABLE.map(|purpose| map(maps::of_table(table, purpose))));
                     wanted.insert(ResourceKey::CertificateList { list: list_path(certificates).into(), owner: "".into() });
                 }
                 Protocol::TlsPassthrough { .. } => {
-                    wanted.insert(map(names_map(name)));
+                    wanted.insert(map(maps::of_listener(name)));
                 }
                 Protocol::Tcp { .. } => {
-                    wanted.insert(map(TCP_MAP.to_owned()));
+                    wanted.insert(map(maps::TCP.to_owned()));
                 }
             }
         }
@@ -125,7 +125,7 @@ impl Renderer {
                 passthrough(&mut section, name, names.keys())?;
             }
             Protocol::Tcp { .. } => {
-                let target = Expr::of("fe_name").then("map_str", &[TCP_MAP])?;
+                let target = Expr::of("fe_name").then("map_str", &[maps::TCP])?;
                 section.push(bind).push(Line::of("use_backend").with(Word::value(&target)));
                 section.add("default_backend _reject");
             }
@@ -137,8 +137,8 @@ impl Renderer {
     /// look-up: it is found by its Host as it stands. Only if it is not is the Host brought into shape.
     fn routing(&self, section: &mut Section, table: &str, https_port: Option<u16>) -> Result<(), Refused> {
         let table = self.table(table);
-        let routes = table_map(table.name, "routes");
-        let https = table_map(table.name, "https");
+        let routes = maps::of_table(table.name, Purpose::Routes);
+        let https = maps::of_table(table.name, Purpose::Redirects);
         let raw = Expr::of("base").then("concat", &["/#"])?;
         let key = Expr::of("var(txn.key)");
         let by_key = key.then("map_beg", &[&routes])?;
@@ -184,7 +184,7 @@ impl Renderer {
             let route = Expr::of("var(txn.route)");
             let parts = [Fmt::Expr(&route), Fmt::Text("/"), Fmt::Expr(&drawn)];
             section.push(Line::of("http-request set-var-fmt(txn.key)").with(Word::fmt(&parts)?).and(INDIRECT));
-            let target = key.then("map_beg", &[&table_map(table.name, "targets"), "_404"])?;
+            let target = key.then("map_beg", &[&maps::of_table(table.name, Purpose::Targets), "_404"])?;
             section.push(Line::of("http-request set-var(txn.route)").with(Word::expr(&target)).and(INDIRECT));
         }
         if let Some(port) = https_port {
@@ -217,11 +217,11 @@ impl Renderer {
             Some(Protocol::Tcp { backend }) => {
                 uses.insert(backend.clone());
                 let target = self.tcp_target(model, backend);
-                self.put_entries(TCP_MAP, name, vec![entry(name, &target)], &sources);
-                new.insert(ResourceKey::MapEntries { map: TCP_MAP.into(), owner: name.clone() });
+                self.put_entries(maps::TCP, name, vec![entry(name, &target)], &sources);
+                new.insert(ResourceKey::MapEntries { map: maps::TCP.into(), owner: name.clone() });
             }
             Some(Protocol::TlsPassthrough { names }) => {
-                let map = names_map(name);
+                let map = maps::of_listener(name);
                 for (host, backend) in names {
                     let Some(key) = host_key(host) else { continue };
                     uses.insert(backend.clone());
@@ -266,10 +266,6 @@ fn relay_bind(name: &str) -> Result<Line, Refused> {
     Ok(Line::of("bind").with(Word::env("abns@", "FLEET_RELAY", &format!("-{name}"))?).and("accept-proxy"))
 }
 
-fn names_map(listener: &str) -> String {
-    format!("maps/{}/names.map", super::safe_name(listener))
-}
-
 /// By the code that the map names; never for what proves to certificate authorities who owns a host.
 fn redirects(section: &mut Section, code: &Expr, port: u16) -> Result<(), Refused> {
     section.add("http-request allow if { path -m beg /.well-known/acme-challenge/ }");
@@ -284,7 +280,7 @@ fn redirects(section: &mut Section, code: &Expr, port: u16) -> Result<(), Refuse
 }
 
 fn passthrough<'a>(section: &mut Section, listener: &str, names: impl Iterator<Item = &'a HostMatch>) -> Result<(), Refused> {
-    let map = names_map(listener);
+    let map = maps::of_listener(listener);
     let name = Expr::of("req.ssl_sni,lower,rtrim(.)");
     let key = Expr::of("var(txn.key)").then("map_str", &[&map])?;
     section.add("tcp-request inspect-delay 5s").add("tcp-request content reject unless { req.ssl_hello_type 1 }");

@@ -5,6 +5,7 @@ use super::names::{host_key, short_hash};
 use super::{HostId, Renderer, Subject};
 use crate::haproxy::bundle::MapEntry;
 use crate::haproxy::config::Line;
+use crate::haproxy::maps;
 use crate::model::{BackendId, Host, HostMatch, Model, PathMatch, Route, Target};
 use crate::report::{Diagnostic, ObjectRef, codes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,14 +21,6 @@ pub(super) struct HostState {
     pub(super) indirect: bool,
     pub(super) sources: Arc<[ObjectRef]>,
 }
-
-/// The files of a table.
-pub(super) fn table_map(table: &str, what: &str) -> String {
-    format!("maps/{}/{what}.map", super::safe_name(table))
-}
-
-/// The maps of a table, and what each holds is at [`Renderer::update_host`].
-pub(super) const TABLE_MAPS: [&str; 3] = ["routes", "https", "targets"];
 
 #[derive(Default)]
 struct Entries {
@@ -61,8 +54,8 @@ impl Renderer {
         self.find(Subject::Host(table.clone(), matched.clone()), findings);
         if let Some(key) = key {
             let lists = [entries.routes, entries.https, entries.targets];
-            for (what, list) in TABLE_MAPS.into_iter().zip(lists) {
-                self.put_entries(&table_map(table, what), &key, list, &state.sources);
+            for (purpose, list) in maps::TABLE.into_iter().zip(lists) {
+                self.put_entries(&maps::of_table(table, purpose), &key, list, &state.sources);
             }
         }
 

@@ -7,9 +7,6 @@ use crate::haproxy::shape::ValueMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The map that leads TCP listeners to their backends, by listener.
-pub(super) const TCP_MAP: &str = "maps/tcp.map";
-
 impl Renderer {
     /// The global section, and the files that shapes name.
     pub(super) fn write_global(&mut self) {
