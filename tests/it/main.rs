@@ -6,6 +6,7 @@ mod allowed;
 mod arrows;
 mod command;
 mod injection;
+mod local;
 mod models;
 mod policies;
 mod render;
