@@ -9,6 +9,7 @@ mod crosscheck;
 mod docs;
 mod golden;
 mod injection;
+mod local;
 mod models;
 mod policies;
 mod render;

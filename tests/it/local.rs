@@ -1,0 +1,565 @@
+//! `haproxy-fleet local` as its user meets it: real processes, files that are edited, requests that go on meanwhile.
+
+use super::support::haproxies;
+use fleet_load::{Config, Handle, Load, Protocol, Target};
+use haproxy_fleet::local::echo::Echo;
+use haproxy_fleet::status::json::{Fleet, Status};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The directories of a `local`: what it reads and what it keeps.
+struct Home {
+    directory: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Self {
+        let home = Self { directory: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(home.manifests()).unwrap();
+        home
+    }
+
+    fn manifests(&self) -> PathBuf {
+        self.directory.path().join("manifests")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// Writes a file as editors do: beside it, then renamed.
+    fn write(&self, name: &str, text: &str) {
+        let new = self.directory.path().join("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.manifests().join(name)).unwrap();
+    }
+
+    fn remove(&self, name: &str) {
+        std::fs::remove_file(self.manifests().join(name)).unwrap();
+    }
+
+    /// Every HAProxy that was started with this state.
+    fn survivors(&self) -> BTreeSet<i32> {
+        let needle = self.state().into_os_string().into_encoded_bytes();
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let ours = |pid: &i32| {
+            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            command.windows(needle.len()).any(|window| window == needle) && !command.windows(10).any(|window| window == b"--state-di")
+        };
+        pids.filter(ours).collect()
+    }
+
+    async fn nobody_survives(&self) {
+        until("no HAProxy is left", async || self.survivors().is_empty().then_some(())).await;
+    }
+}
+
+/// A running `local`.
+struct Local {
+    child: Child,
+    admin: SocketAddr,
+    /// What it has said so far.
+    said: std::sync::Arc<std::sync::Mutex<String>>,
+}
+
+impl Local {
+    async fn start(home: &Home, haproxies: &[&Path], more: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_haproxy-fleet"));
+        command.arg("local").arg("-f").arg(home.manifests()).arg("--state-dir").arg(home.state());
+        for haproxy in haproxies {
+            command.arg("--haproxy").arg(haproxy);
+        }
+        command.args(["--admin", "127.0.0.1:0", "--output", "plain"]).args(more);
+        // a group of its own, as a shell makes one
+        command.stdout(Stdio::piped()).stderr(Stdio::inherit()).stdin(Stdio::null()).process_group(0).kill_on_drop(true);
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said = std::sync::Arc::<std::sync::Mutex<String>>::default();
+        let (sender, admin) = tokio::sync::oneshot::channel();
+        let saying = said.clone();
+        tokio::spawn(async move {
+            let mut sender = Some(sender);
+            while let Ok(Some(line)) = lines.next_line().await {
+                let address = line.strip_prefix("admin: http://").and_then(|rest| rest.split('/').next()?.parse().ok());
+                if let (Some(address), true) = (address, sender.is_some()) {
+                    sender.take().map(|sender| sender.send(address));
+                }
+                writeln!(saying.lock().unwrap(), "{line}").unwrap();
+            }
+        });
+        let admin = tokio::time::timeout(PATIENCE, admin).await.expect("it tells where its admin server is").expect("it goes on");
+        Self { child, admin, said }
+    }
+
+    /// Started and ready.
+    async fn ready(home: &Home, haproxies: &[&Path], more: &[&str]) -> Self {
+        let local = Self::start(home, haproxies, more).await;
+        local.until("ready", |status| status.ready).await;
+        assert!(get(local.admin, "admin", "/readyz").await.unwrap().starts_with("HTTP/1.1 200"));
+        local
+    }
+
+    async fn status(&self) -> Option<Status> {
+        let answer = get(self.admin, "admin", "/status").await?;
+        serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+    }
+
+    /// Waits until the status is as it should be.
+    async fn until(&self, what: &str, condition: impl Fn(&Status) -> bool) -> Status {
+        let last = std::cell::RefCell::new(None);
+        let tries = async {
+            loop {
+                let status = self.status().await;
+                if let Some(status) = status.clone().filter(&condition) {
+                    return status;
+                }
+                *last.borrow_mut() = status;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let found = tokio::time::timeout(PATIENCE, tries).await;
+        found.unwrap_or_else(|_| panic!("never: {what}: {:#?}\n{}", last.borrow(), self.said.lock().unwrap()))
+    }
+
+    /// Waits until every replica of every fleet serves what is wanted, and a generation beyond `generation`.
+    async fn beyond(&self, generation: u64) -> Status {
+        self.until("the change is served", |status| status.ready && status.fleets[0].generation > generation).await
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().unwrap().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// As a terminal does it: to everything in the group.
+    fn interrupt(&self) {
+        let pid = Pid::from_raw(self.child.id().unwrap().cast_signed()).unwrap();
+        rustix::process::kill_process_group(pid, Signal::INT).unwrap();
+    }
+
+    async fn ended(&mut self) -> ExitStatus {
+        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap()
+    }
+}
+
+async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    let tries = async {
+        loop {
+            if let Some(found) = attempt().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, tries).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+/// The whole answer.
+async fn get(address: SocketAddr, host: &str, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.ok()?;
+    String::from_utf8(answer).ok()
+}
+
+fn address_of(fleet: &Fleet, listener: &str) -> SocketAddr {
+    fleet.listeners.iter().find(|found| found.name == listener).unwrap().address.parse().unwrap()
+}
+
+fn reloads(status: &Status) -> Vec<u64> {
+    status.fleets[0].replicas.iter().map(|replica| replica.reload_count).collect()
+}
+
+/// An `IngressDeployment` of the class of its name, with more lines of spec.
+fn fleet(name: &str, replicas: u32, more: &str) -> String {
+    let [http, https] = [0, 1].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    format!(
+        "apiVersion: haproxy-fleet.dev/v1alpha1\nkind: IngressDeployment\nmetadata: {{name: {name}, namespace: infra}}\n\
+         spec:\n  ingressClassName: {name}\n  replicas: {replicas}\n  ports: {{http: {http}, https: {https}}}\n{more}---\n"
+    )
+}
+
+fn ingress(class: &str, name: &str, host: &str, path: &str, service: &str, annotations: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  name: {name}\n  namespace: shop\n  annotations: {{{annotations}}}\n\
+         spec:\n  ingressClassName: {class}\n  rules:\n    - host: {host}\n      http:\n        paths:\n          - path: {path}\n            \
+         pathType: Prefix\n            backend: {{service: {{name: {service}, port: {{number: 80}}}}}}\n---\n"
+    )
+}
+
+fn service(name: &str) -> String {
+    format!("apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  ports: [{{name: http, port: 80}}]\n---\n")
+}
+
+fn slice(service: &str, echo: &Echo) -> String {
+    let mut text = String::new();
+    for (index, address) in echo.addresses().iter().enumerate() {
+        let (ip, port) = (address.ip(), address.port());
+        write!(
+            text,
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: {service}-{index}\n  namespace: shop\n  \
+             labels: {{kubernetes.io/service-name: {service}}}\naddressType: IPv4\nports: [{{name: http, port: {port}}}]\n\
+             endpoints: [{{addresses: [{ip}]}}]\n---\n"
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// Keep-alive requests and new connections through the stable address, until stopped.
+struct Requests(Vec<Handle>);
+
+impl Requests {
+    fn start(target: &Target) -> Self {
+        let start = |protocol| Load::start(Config { protocol, rate: 60.0, requests: None, ..Config::new(vec![target.clone()]) }).unwrap();
+        Self([Protocol::Http1KeepAlive, Protocol::Http1Close].map(start).into())
+    }
+
+    async fn none_is_lost(self, when: &str) {
+        for load in self.0 {
+            let report = load.stop().await;
+            assert_eq!((report.lost, report.requests > 0), (0, true), "{when}: {report:?}");
+        }
+    }
+}
+
+fn both() -> [&'static Path; 2] {
+    [&haproxies()[0].1, &haproxies()[1].1]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_edited_is_served_without_a_lost_request_and_what_cannot_be_read_changes_nothing() {
+    for (line, haproxy) in ["3.4", "3.2"].into_iter().zip(both()) {
+        let home = Home::new();
+        let edge = fleet("edge", 2, &format!("  haproxyVersion: \"{line}\"\n"));
+        home.write("fleet.yaml", &edge);
+        home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
+        let local = Local::ready(&home, &[haproxy], &["--echo"]).await;
+        let status = local.status().await.unwrap();
+        let edge_fleet = &status.fleets[0];
+        let http = address_of(edge_fleet, "http");
+
+        // every address answers, stable or of a replica
+        let of_replicas = edge_fleet.replicas.iter().flat_map(|replica| &replica.listeners);
+        for listener in edge_fleet.listeners.iter().chain(of_replicas) {
+            let mut config = Config {
+                requests: Some(1),
+                ..Config::new(vec![Target::new(listener.address.parse().unwrap(), "web.localhost", "/").answered_by("shop/web")])
+            };
+            config.tls = (listener.name == "https").then(|| fleet_load::Tls { trust: fleet_load::Trust::Anything, server_name: None });
+            let report = Load::start(config).unwrap().wait().await;
+            assert_eq!((report.requests, report.lost), (1, 0), "{listener:?}: {report:?}");
+        }
+        assert!(edge_fleet.urls.contains(&format!("http://web.localhost:{}/", http.port())), "{:?}", edge_fleet.urls);
+        assert!(local.said.lock().unwrap().contains(&format!("curl http://web.localhost:{}/", http.port())));
+
+        let started = reloads(&status);
+        let load = Requests::start(&Target::new(http, "web.localhost", "/").answered_by("shop/web"));
+        // real endpoints take over from the echo servers, and change by every way of writing
+        let real = Echo::start("shop", "web", "http", 2).await.unwrap();
+        home.write("slices.yaml", &slice("web", &real));
+        let mut now = local.beyond(status.fleets[0].generation).await;
+        let other = Echo::start("shop", "web", "http", 1).await.unwrap();
+        std::fs::write(home.manifests().join("slices.yaml"), slice("web", &other)).unwrap();
+        now = local.beyond(now.fleets[0].generation).await;
+        home.remove("slices.yaml");
+        now = local.beyond(now.fleets[0].generation).await;
+        // a directory as the kubelet mounts a ConfigMap
+        let mount = home.manifests().join("mount");
+        for (number, host) in ["one.localhost", "two.localhost"].into_iter().enumerate() {
+            let version = mount.join(format!("..v{number}"));
+            std::fs::create_dir_all(&version).unwrap();
+            std::fs::write(version.join("route.yaml"), ingress("edge", "mounted", host, "/", "web", "")).unwrap();
+            std::os::unix::fs::symlink(format!("..v{number}"), mount.join("..new")).unwrap();
+            std::fs::rename(mount.join("..new"), mount.join("..data")).unwrap();
+            if number == 0 {
+                std::os::unix::fs::symlink("..data/route.yaml", mount.join("route.yaml")).unwrap();
+            }
+            until(host, async || get(http, host, "/").await?.starts_with("HTTP/1.1 200").then_some(())).await;
+        }
+        until("the first is gone", async || get(http, "one.localhost", "/").await?.starts_with("HTTP/1.1 404").then_some(())).await;
+        // policy values
+        home.write("value.yaml", &ingress("edge", "value", "value.localhost", "/", "web", "haproxy-fleet.dev/timeout-server: 7s"));
+        until("a value", async || get(http, "value.localhost", "/").await?.starts_with("HTTP/1.1 200").then_some(())).await;
+        // broken: the last good state stays, the fleet as well
+        let before = local.until("settled", |status| status.ready).await;
+        home.write("web.yaml", "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web, namespace: [");
+        home.write("fleet.yaml", &edge.replace("replicas: 2", "replicas: many"));
+        let broken = local.until("both are told", |s| s.diagnostics.iter().filter(|d| d.severity == "error").count() >= 2).await;
+        assert_eq!((broken.ready, broken.fleets[0].replicas.len()), (true, 2), "{broken:#?}");
+        assert_eq!(broken.fleets[0].generation, before.fleets[0].generation);
+        home.write("fleet.yaml", &edge);
+        home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
+        let healed = local.until("both are solved", |s| s.ready && s.diagnostics.iter().all(|d| d.severity != "error")).await;
+        if line == "3.4" {
+            assert_eq!(reloads(&healed), started, "{healed:#?}");
+        }
+        // a shape that is new: one reload for several files, with its reason
+        let before = reloads(&local.until("no reload is due", |status| status.ready).await);
+        for name in ["x", "y", "z"] {
+            let annotations = "haproxy-fleet.dev/request-header.X-New: a";
+            home.write(&format!("{name}.yaml"), &ingress("edge", name, &format!("{name}.localhost"), "/", "web", annotations));
+        }
+        until("the new shape", async || get(http, "z.localhost", "/").await?.starts_with("HTTP/1.1 200").then_some(())).await;
+        let after = local.until("all serve", |s| s.ready && reloads(s).iter().zip(&before).all(|(now, before)| now > before)).await;
+        for (replica, before) in after.fleets[0].replicas.iter().zip(&before) {
+            assert_eq!(replica.reload_count, before + 1, "{replica:#?}");
+            assert!(!replica.reloads.last().unwrap().reason.is_empty());
+        }
+        drop(now);
+        load.none_is_lost(line).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_killed_the_last_good_state_serves_again_and_nothing_is_left_behind() {
+    for haproxy in both() {
+        let home = Home::new();
+        home.write("fleet.yaml", &fleet("edge", 1, ""));
+        let echo = Echo::start("shop", "web", "http", 1).await.unwrap();
+        let web = [ingress("edge", "web", "web.localhost", "/", "web", ""), service("web"), slice("web", &echo)].concat();
+        home.write("web.yaml", &web);
+        let mut local = Local::ready(&home, &[haproxy], &[]).await;
+        let status = local.status().await.unwrap();
+        let http = address_of(&status.fleets[0], "http");
+        let serves = async |what: &str| {
+            until(what, async || get(http, "web.localhost", "/").await?.contains("x-service: shop/web").then_some(())).await;
+        };
+        // a worker (children of masters), then masters
+        for masters in [false, true] {
+            let all = home.survivors();
+            let parent = |pid: &i32| {
+                let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse::<i32>().ok())
+            };
+            let killed: Vec<i32> = all.iter().copied().filter(|pid| parent(pid).is_some_and(|p| all.contains(&p)) != masters).collect();
+            assert!(!killed.is_empty(), "{all:?}");
+            for pid in &killed {
+                kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL).unwrap();
+            }
+            until("others run", async || {
+                let now = home.survivors();
+                (killed.iter().all(|pid| !now.contains(pid)) && now.len() >= all.len()).then_some(())
+            })
+            .await;
+            serves("after a HAProxy was killed").await;
+            local.until("ready again", |status| status.ready).await;
+        }
+        local.signal(Signal::KILL);
+        local.ended().await;
+        home.nobody_survives().await;
+        // now nothing can be read: what served last serves
+        home.write("fleet.yaml", "kind: [");
+        home.write("web.yaml", "kind: [");
+        let mut local = Local::ready(&home, &[haproxy], &[]).await;
+        serves("the last good state").await;
+        let restored = local.status().await.unwrap();
+        assert_eq!(restored.fleets[0].listeners, status.fleets[0].listeners);
+        assert_eq!(restored.fleets[0].replicas[0].listeners, status.fleets[0].replicas[0].listeners);
+        local.interrupt();
+        assert_eq!(local.ended().await.code(), Some(0));
+        home.nobody_survives().await;
+    }
+}
+
+/// A server that answers its only request when told to.
+async fn slow() -> (SocketAddr, tokio::sync::oneshot::Sender<()>, tokio::sync::oneshot::Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (answer, may_answer) = tokio::sync::oneshot::channel::<()>();
+    let (asked, was_asked) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let (mut asked, mut may_answer) = (Some(asked), Some(may_answer));
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = vec![0; 4096];
+            // checks connect and say nothing
+            let Ok(read @ 1..) = stream.read(&mut request).await else { continue };
+            assert!(request[..read].starts_with(b"GET"));
+            let (Some(asked), Some(may_answer)) = (asked.take(), may_answer.take()) else { continue };
+            asked.send(()).unwrap();
+            tokio::spawn(async move {
+                let _ = may_answer.await;
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nslow").await.unwrap();
+            });
+        }
+    });
+    (address, answer, was_asked)
+}
+
+fn slow_slice(address: SocketAddr) -> String {
+    let (ip, port) = (address.ip(), address.port());
+    format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: web\n  namespace: shop\n  \
+         labels: {{kubernetes.io/service-name: web}}\naddressType: IPv4\nports: [{{name: http, port: {port}}}]\n\
+         endpoints: [{{addresses: [{ip}]}}]\n---\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupt_lets_a_request_finish_and_a_second_one_does_not() {
+    for twice in [false, true] {
+        let home = Home::new();
+        let (address, answer, asked) = slow().await;
+        let web = [fleet("edge", 1, ""), ingress("edge", "web", "web.localhost", "/", "web", ""), service("web"), slow_slice(address)];
+        home.write("all.yaml", &web.concat());
+        let mut local = Local::ready(&home, &[both()[0]], &[]).await;
+        let http = address_of(&local.status().await.unwrap().fleets[0], "http");
+        let request = tokio::spawn(async move { get(http, "web.localhost", "/").await });
+        asked.await.unwrap();
+        local.interrupt();
+        until("it is said", async || local.said.lock().unwrap().contains("stopping").then_some(())).await;
+        until("no new connection", async || TcpStream::connect(http).await.is_err().then_some(())).await;
+        if twice {
+            local.interrupt();
+            assert_eq!(local.ended().await.code(), Some(0));
+            assert_ne!(request.await.unwrap().unwrap_or_default().split("\r\n\r\n").nth(1), Some("slow"));
+        } else {
+            answer.send(()).unwrap();
+            let answer = request.await.unwrap().unwrap();
+            assert!(answer.ends_with("slow"), "{answer}");
+            assert_eq!(local.ended().await.code(), Some(0));
+        }
+        home.nobody_survives().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_changes_its_size_zones_and_release_without_a_lost_request() {
+    let home = Home::new();
+    home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
+    let base = fleet("edge", 1, "");
+    home.write("fleet.yaml", &base);
+    let local = Local::ready(&home, &both(), &["--echo"]).await;
+    let http = address_of(&local.status().await.unwrap().fleets[0], "http");
+    let load = Requests::start(&Target::new(http, "web.localhost", "/").answered_by("shop/web"));
+    let names = |status: &Status| status.fleets[0].replicas.iter().map(|replica| replica.name.clone()).collect::<Vec<_>>();
+    let zones = "  zones: [{name: a}, {name: b}]\n";
+    for (spec, wanted) in [
+        (base.replace("replicas: 1", "replicas: 3"), vec!["edge-0", "edge-1", "edge-2"]),
+        (base.clone(), vec!["edge-0"]),
+        (base.replace("replicas: 1\n", &format!("replicas: 2\n{zones}")), vec!["edge-a-0", "edge-b-0"]),
+    ] {
+        home.write("fleet.yaml", &spec);
+        local.until("the size is right", |status| status.ready && names(status) == wanted).await;
+    }
+    let masters = |line: &str| {
+        let haproxy = if line == "3.2" { both()[1] } else { both()[0] };
+        let programs = home.survivors().into_iter().filter(|pid| {
+            std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with(haproxy.as_os_str().as_encoded_bytes())
+        });
+        programs.count()
+    };
+    assert_eq!(masters("3.2"), 0);
+    home.write("fleet.yaml", &base.replace("replicas: 1", "replicas: 1\n  haproxyVersion: \"3.2\""));
+    local.until("one replica is left", |status| status.ready && names(status) == ["edge-0"]).await;
+    // master and worker
+    assert_eq!(masters("3.2"), 2);
+    load.none_is_lost("sizes, zones and releases").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fleets_side_by_side_do_not_hurt_each_other() {
+    let home = Home::new();
+    home.write("edge.yaml", &fleet("edge", 1, ""));
+    home.write("inner.yaml", &fleet("inner", 1, "  haproxyVersion: \"3.2\"\n"));
+    let routes = [ingress("edge", "web", "web.localhost", "/", "web", ""), ingress("inner", "api", "api.localhost", "/", "web", "")];
+    home.write("routes.yaml", &format!("{}{}", routes.concat(), service("web")));
+    let mut local = Local::ready(&home, &[both()[0]], &["--echo"]).await;
+    let status = local.status().await.unwrap();
+    let line = status.diagnostics.iter().find(|found| found.field == "spec.haproxyVersion").expect("a finding about the release");
+    assert!(line.message.contains("no HAProxy 3.2 here") && line.message.contains("runs on 3.4"), "{line:?}");
+    let [edge, inner] = [0, 1].map(|index| address_of(&status.fleets[index], "http"));
+    let load = Requests::start(&Target::new(edge, "web.localhost", "/").answered_by("shop/web"));
+    // a younger one of the same class, with a name that comes first
+    home.write("aaa.yaml", &fleet("aaa", 1, "").replace("ingressClassName: aaa", "ingressClassName: edge"));
+    let told = local.until("it is told", |status| status.diagnostics.iter().any(|found| found.code == "Conflict")).await;
+    assert_eq!(told.fleets.len(), 2, "{told:#?}");
+    assert!(told.diagnostics.iter().any(|found| found.code == "Conflict" && found.object.name == "aaa"));
+    home.remove("aaa.yaml");
+    assert!(get(inner, "api.localhost", "/").await.unwrap().contains("x-service: shop/web"));
+    home.remove("inner.yaml");
+    local.until("one is left", |status| status.ready && status.fleets.len() == 1 && status.fleets[0].name == "edge").await;
+    until("its state is removed", async || (!home.state().join("fleets/infra/inner").exists()).then_some(())).await;
+    load.none_is_lost("the other fleet").await;
+
+    // a second one on the same state, or on none that can be had, says so
+    let another = Command::new(env!("CARGO_BIN_EXE_haproxy-fleet"));
+    for (state, message) in [(home.state(), "another `haproxy-fleet local` uses"), ("/dev/null/x".into(), "cannot make /dev/null/x")] {
+        let mut command = Command::new(another.as_std().get_program());
+        command.arg("local").arg("-f").arg(home.manifests()).arg("--state-dir").arg(state).arg("--haproxy").arg(both()[0]);
+        let output = command.output().await.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said.contains(message) && said.contains("--state-dir"), "{said}");
+    }
+
+    // somebody takes a stable address while it is away: that is told, and the others serve
+    home.write("inner.yaml", &fleet("inner", 1, ""));
+    let status = local.until("two again", |status| status.ready && status.fleets.len() == 2).await;
+    local.interrupt();
+    local.ended().await;
+    let taken = address_of(&status.fleets[0], "http");
+    let thief = TcpListener::bind(taken).await.unwrap();
+    let local = Local::start(&home, &[both()[0]], &["--echo"]).await;
+    let status = local.until("it is told", |status| status.diagnostics.iter().any(|found| found.code == "NotApplied")).await;
+    let found = status.diagnostics.iter().find(|found| found.code == "NotApplied").unwrap();
+    assert!(found.message.contains(&taken.to_string()) && found.help.contains("spec.ports.http"), "{found:?}");
+    let inner = address_of(&status.fleets[1], "http");
+    until("the other serves", async || get(inner, "api.localhost", "/").await?.contains("x-service: shop/web").then_some(())).await;
+    drop(thief);
+    local.until("the address is taken", |status| status.ready).await;
+    assert!(get(taken, "web.localhost", "/").await.unwrap().contains("x-service: shop/web"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_haproxy_refuses_names_its_source_and_leaves_the_rest_as_it_was() {
+    let home = Home::new();
+    home.write("fleet.yaml", &fleet("edge", 1, ""));
+    home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
+    let local = Local::ready(&home, &[both()[0]], &["--echo"]).await;
+    let http = address_of(&local.status().await.unwrap().fleets[0], "http");
+    let load = Requests::start(&Target::new(http, "web.localhost", "/").answered_by("shop/web"));
+    // its key is too short for OpenSSL's default level, which nobody but OpenSSL knows
+    let pem = include_str!("data/weak.pem");
+    let (certificate, key) = pem.split_at(pem.find("-----BEGIN PRIVATE").unwrap());
+    let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    for name in ["weak-a", "weak-b"] {
+        let secret = format!(
+            "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {{name: {name}, namespace: shop}}\nstringData:\n  tls.crt: |\n{}  \
+             tls.key: |\n{}---\n",
+            indented(certificate),
+            indented(key)
+        );
+        let route = ingress("edge", name, "weak.localhost", &format!("/{name}"), "web", "");
+        let route = route.replace("spec:\n", &format!("spec:\n  tls: [{{hosts: [weak.localhost], secretName: {name}}}]\n"));
+        home.write(&format!("{name}.yaml"), &format!("{secret}{route}"));
+    }
+    home.write("good.yaml", &ingress("edge", "good", "good.localhost", "/", "web", ""));
+    until("what is good", async || get(http, "good.localhost", "/").await?.starts_with("HTTP/1.1 200").then_some(())).await;
+    let told = local
+        .until("both are told", |status| {
+            let about = |name: &str| status.diagnostics.iter().any(|found| found.severity == "error" && found.object.name == name);
+            about("weak-a") && about("weak-b")
+        })
+        .await;
+    assert!(told.fleets[0].replicas[0].ready, "{told:#?}");
+    for name in ["weak-a", "weak-b"] {
+        home.remove(&format!("{name}.yaml"));
+    }
+    local.until("all is well", |status| status.ready && status.diagnostics.iter().all(|found| found.severity != "error")).await;
+    load.none_is_lost("refusals").await;
+}
