@@ -62,7 +62,7 @@ pub struct Comparison {
 pub fn evaluate(inputs: &[PathBuf], version: Version) -> Result<Evaluation, Error> {
     let read = Read::from(inputs, version)?;
     let fleets = read.pipeline.fleets().map(|id| read.fleet(id)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Evaluation { fleets, diagnostics: located(&read.files, read.pipeline.diagnostics()) })
+    Ok(Evaluation { fleets, diagnostics: read.located(read.pipeline.diagnostics()) })
 }
 
 /// Runs the pipeline over both and compares.
@@ -86,7 +86,7 @@ pub(super) fn compare(before: &Path, after: &Path, version: Version) -> Result<C
             reason: change.reason.clone(),
         }));
     }
-    Ok(Comparison { changes, diagnostics: located(&after.files, after.pipeline.diagnostics()) })
+    Ok(Comparison { changes, diagnostics: after.located(after.pipeline.diagnostics()) })
 }
 
 /// Manifests that were read and went through the pipeline.
@@ -109,6 +109,11 @@ impl Read {
         Ok(Self { files, pipeline })
     }
 
+    /// The findings of the files and those of `ours`, with their places.
+    fn located(&self, ours: BTreeSet<&report::Diagnostic>) -> Vec<Located> {
+        self.files.locate_all(ours.into_iter().cloned())
+    }
+
     fn fleet(&self, id: &FleetId) -> Result<FleetFiles, Error> {
         let mut haproxy: Vec<OutputFile> = Vec::new();
         if let (Some(bundle), Some(model)) = (self.pipeline.bundle(id), self.pipeline.model(id)) {
@@ -122,7 +127,7 @@ impl Read {
             haproxy.extend(own.map(|(path, content)| OutputFile { private: path.starts_with("certs/"), path, content }));
         }
         haproxy.sort_by(|a, b| a.path.cmp(&b.path));
-        let diagnostics = located(&self.files, self.pipeline.fleet_diagnostics(id));
+        let diagnostics = self.located(self.pipeline.fleet_diagnostics(id));
         Ok(FleetFiles { fleet: id.clone(), haproxy, objects: String::new(), diagnostics })
     }
 }
@@ -132,19 +137,6 @@ fn private_path(resource: &Resource) -> Option<&str> {
         ResourceKey::Certificate(path) => Some(path),
         _ => None,
     }
-}
-
-/// The findings of the pipeline, and those of the files, with their places.
-fn located(files: &Files, ours: BTreeSet<&report::Diagnostic>) -> Vec<Located> {
-    let mut found: Vec<Located> = files
-        .diagnostics()
-        .into_iter()
-        .chain(ours.into_iter().cloned())
-        .map(|diagnostic| Located { location: files.locate_diagnostic(&diagnostic), diagnostic })
-        .collect();
-    Located::sort(&mut found);
-    found.dedup();
-    found
 }
 
 /// Says which input does not exist, before anything is done.

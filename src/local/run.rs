@@ -294,7 +294,7 @@ impl Local {
         self.metrics.pipeline.observe(started.elapsed().as_secs_f64());
         self.follow_updates(merge(updates)).await;
         self.drop_fleets_without_manifest();
-        self.located = locate(&self.files, &self.pipeline);
+        self.located = self.files.locate_all(self.pipeline.diagnostics().into_iter().cloned());
         Ok(())
     }
 
@@ -528,18 +528,4 @@ fn remarks(deployment: &IngressDeployment, haproxies: &[Haproxy]) -> Vec<Diagnos
 /// Nanoseconds since 1970.
 fn now() -> i64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0)
-}
-
-/// All findings of files and pipeline with their places, sorted.
-pub(crate) fn locate(files: &Files, pipeline: &Pipeline) -> Vec<Located> {
-    let ours = pipeline.diagnostics().into_iter().cloned();
-    let mut located: Vec<Located> = files
-        .diagnostics()
-        .into_iter()
-        .chain(ours)
-        .map(|diagnostic| Located { location: files.locate_diagnostic(&diagnostic), diagnostic })
-        .collect();
-    Located::sort(&mut located);
-    located.dedup();
-    located
 }

@@ -35,7 +35,7 @@ pub struct Fleet {
     /// Replicas by name.
     pub replicas: Vec<Replica>,
     /// Some URLs that the fleet answers, to try it out.
-    #[serde(default)]
+    #[serde(skip)]
     pub urls: Vec<String>,
 }
 
@@ -233,6 +233,7 @@ mod tests {
             fleets: vec![Fleet {
                 namespace: "edge".into(),
                 name: "public".into(),
+                urls: Vec::new(),
                 revision: 1,
                 generation: 2,
                 digest: "00".into(),
