@@ -7,7 +7,9 @@ mod tests;
 
 pub use process::{Lingering, Process, Step};
 
-use super::bundle::{BackendClass, BackendHead, Bundle, Change, Content, ListEntry, MapEntry, Name, Resource, ResourceKey, Server, cookie_of};
+use super::bundle::{
+    BackendClass, BackendHead, Bundle, Change, Content, ListEntry, MapEntry, Name, Resource, ResourceKey, Server, cookie_of,
+};
 use super::files::{effective_weight, pem_lines};
 use super::maps::{self, Purpose};
 use super::version::Capabilities;
