@@ -44,7 +44,12 @@ pub fn endpoint_change(context: &Context, results: &mut Results) -> Result<(), B
 }
 
 /// Replaces one endpoint; says how long it took until the runtime socket showed the new one.
-fn shown(rig: &mut Rig, session: &mut haproxy_fleet::agent::runtime::Session, change: usize, salt: usize) -> Result<Duration, Box<dyn Error>> {
+fn shown(
+    rig: &mut Rig,
+    session: &mut haproxy_fleet::agent::runtime::Session,
+    change: usize,
+    salt: usize,
+) -> Result<Duration, Box<dyn Error>> {
     let route = change * 7 % rig.plan.routes;
     let backend = rig.backend(route)?;
     let mut addresses = rig.plan.addresses(route);

@@ -4,11 +4,15 @@
 //! line of JSON on standard output; a table of all of them follows on standard error.
 #![allow(dead_code)] // what a bench does not use yet
 
+mod changes;
 mod context;
 mod generator;
 mod measure;
 mod origin;
 mod result;
+mod rig;
+mod start;
+mod under_load;
 mod world;
 
 use context::Context;
@@ -20,7 +24,16 @@ use std::process::ExitCode;
 type Bench = fn(&Context, &mut Results) -> Result<(), Box<dyn std::error::Error>>;
 
 /// All measurements by name, in the order in which they run.
-const BENCHES: &[(&str, Bench)] = &[("generator", generator::run)];
+const BENCHES: &[(&str, Bench)] = &[
+    ("generator", generator::run),
+    ("endpoint_change", changes::endpoint_change),
+    ("new_route", changes::new_route),
+    ("live_changes", under_load::live_changes),
+    ("reload_under_load", under_load::reload_under_load),
+    ("full_start", start::full_start),
+    ("throughput", under_load::throughput),
+    ("memory", start::memory),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

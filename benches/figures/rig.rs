@@ -68,7 +68,8 @@ impl Rig {
     /// Brings all objects of `plan` to a serving HAProxy.
     pub fn start(haproxy: &Haproxy, plan: Plan, reload_interval: Duration) -> Result<Self, Box<dyn Error>> {
         let mut rig = Self::empty(haproxy, plan, reload_interval)?;
-        let objects: Vec<Value> = rig.plan.fleet().into_iter().chain((0..rig.plan.routes).flat_map(|route| rig.plan.route(route))).collect();
+        let objects: Vec<Value> =
+            rig.plan.fleet().into_iter().chain((0..rig.plan.routes).flat_map(|route| rig.plan.route(route))).collect();
         rig.apply(&objects)?;
         rig.settle()?;
         Ok(rig)
@@ -117,11 +118,8 @@ impl Rig {
                 continue;
             }
             self.generation += 1;
-            let content = if self.generation == 1 {
-                UpdateContent::Full(Arc::new(bundle.clone()))
-            } else {
-                UpdateContent::Changes(changes.into())
-            };
+            let content =
+                if self.generation == 1 { UpdateContent::Full(Arc::new(bundle.clone())) } else { UpdateContent::Changes(changes.into()) };
             self.agent.deliver(Update { generation: self.generation, digest: bundle.digest(), content });
         }
     }
@@ -145,7 +143,10 @@ impl Rig {
 
     /// A session with the running worker, beside the agent's own.
     pub fn observe(&self) -> Result<Session, Box<dyn Error>> {
-        let socket = std::fs::read_dir(self.home.path())?.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "sock"));
+        let socket = std::fs::read_dir(self.home.path())?
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.extension().is_some_and(|e| e == "sock"));
         let (socket, pid) = (socket.ok_or("the agent has no master socket")?, self.status().worker_pid.ok_or("no worker runs")?);
         Ok(self.runtime.block_on(Session::open(&socket, pid, PATIENCE))?)
     }

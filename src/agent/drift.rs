@@ -227,7 +227,7 @@ fn certificate_identity(text: &str) -> Option<(String, String)> {
 fn pem_identity(pem: &[u8]) -> Option<(String, String)> {
     let block = x509_parser::pem::Pem::iter_from_buffer(pem).flatten().find(|block| block.label.ends_with("CERTIFICATE"))?;
     let certificate = block.parse_x509().ok()?;
-    let hex: String = certificate.raw_serial().iter().map(|byte| format!("{byte:02X}")).collect();
+    let hex = certificate.raw_serial_as_string().replace(':', "").to_ascii_uppercase();
     let end = certificate.validity().not_after.to_datetime();
     let month = end.month().to_string();
     let (hour, minute, second) = end.to_hms();

@@ -180,31 +180,30 @@ impl Directory {
         Ok(())
     }
 
-    /// Puts `candidate` together in `staged/`: hard links to what `current/` already holds, given that it holds
-    /// `accepted`, and the rest written. Returns the checksums for [`Self::promote`].
-    pub fn stage(&self, accepted: &Bundle, candidate: &Bundle) -> io::Result<BTreeMap<String, String>> {
-        let staged = self.staged();
-        remove_tree(&staged)?;
-        fs::create_dir_all(&staged)?;
-        let differing: BTreeSet<Name> =
-            accepted.diff(candidate).into_iter().map(|change| crate::haproxy::bundle::file_of(&change.key)).collect();
-        let mut sums = BTreeMap::new();
-        for path in candidate.files() {
-            let known = self.sums.get(path.as_ref()).filter(|_| !differing.contains(path));
-            let sum = match known {
-                Some(sum) if link(&self.current(), &staged, path).is_ok() => sum.clone(),
-                _ => {
-                    let bytes = render_bytes(candidate, path);
-                    create(&staged, path, &bytes)?;
-                    sum(&bytes)
-                }
-            };
-            sums.insert(path.to_string(), sum);
+    /// What puts the next configuration together, apart from the directory itself: it takes a while.
+    pub fn stager(&self) -> Stager {
+        Stager { current: self.current(), staged: self.staged(), pod: self.pod.clone(), sums: self.sums.clone() }
+    }
+
+    /// Writes the files `paths` of `staged/` again as `candidate` has them, and corrects `sums`.
+    pub fn restage(&self, candidate: &Bundle, paths: &BTreeSet<Name>, sums: &mut BTreeMap<String, String>) -> io::Result<()> {
+        for path in paths {
+            if candidate.in_file(path).next().is_none() {
+                remove(&self.staged().join(path.as_ref()))?;
+                sums.remove(path.as_ref());
+                continue;
+            }
+            let bytes = render_bytes(candidate, path);
+            // never through a hard link
+            replace(&self.staged(), path, &bytes)?;
+            sums.insert(path.to_string(), sum(&bytes));
         }
         for (name, bytes) in self.pod.iter().filter(|(name, _)| !sums.contains_key(*name)) {
-            create(&staged, name, bytes)?;
+            if !self.staged().join(name).exists() {
+                create(&self.staged(), name, bytes)?;
+            }
         }
-        Ok(sums)
+        Ok(())
     }
 
     /// Makes `staged/`, which HAProxy runs by now, the last good one.
@@ -256,6 +255,45 @@ impl Directory {
             Some(record) => record.write_all(line.as_bytes()),
             None => Err(io::Error::other("nothing was accepted yet")),
         }
+    }
+}
+
+/// Puts a configuration together in `staged/`, beside live changes of `current/`.
+#[derive(Debug)]
+pub struct Stager {
+    current: PathBuf,
+    staged: PathBuf,
+    pod: PodFiles,
+    sums: BTreeMap<String, String>,
+}
+
+impl Stager {
+    /// Puts `candidate` together: hard links to what `current/` already holds, given that it holds `accepted`, and
+    /// the rest written. Returns the checksums for [`Directory::promote`]. A file of `current/` that is replaced
+    /// meanwhile has to be staged again.
+    pub fn stage(&self, accepted: &Bundle, candidate: &Bundle) -> io::Result<BTreeMap<String, String>> {
+        let staged = &self.staged;
+        remove_tree(staged)?;
+        fs::create_dir_all(staged)?;
+        let differing: BTreeSet<Name> =
+            accepted.diff(candidate).into_iter().map(|change| crate::haproxy::bundle::file_of(&change.key)).collect();
+        let mut sums = BTreeMap::new();
+        for path in candidate.files() {
+            let known = self.sums.get(path.as_ref()).filter(|_| !differing.contains(path));
+            let sum = match known {
+                Some(sum) if link(&self.current, staged, path).is_ok() => sum.clone(),
+                _ => {
+                    let bytes = render_bytes(candidate, path);
+                    create(staged, path, &bytes)?;
+                    sum(&bytes)
+                }
+            };
+            sums.insert(path.to_string(), sum);
+        }
+        for (name, bytes) in self.pod.iter().filter(|(name, _)| !sums.contains_key(*name)) {
+            create(staged, name, bytes)?;
+        }
+        Ok(sums)
     }
 }
 
@@ -327,7 +365,7 @@ mod tests {
         set(&mut bundle, "10-a", "a\n");
         set(&mut bundle, "20-b", "b\n");
         let mut directory = Directory::open(root.to_owned(), pod()).unwrap();
-        let sums = directory.stage(&Bundle::default(), &bundle).unwrap();
+        let sums = directory.stager().stage(&Bundle::default(), &bundle).unwrap();
         directory.promote(sums, Some(bundle.digest())).unwrap();
         (directory, bundle)
     }
@@ -384,7 +422,7 @@ mod tests {
         let (directory, bundle) = accepted(root.path());
         let mut next = bundle.clone();
         set(&mut next, "20-b", "c\n");
-        directory.stage(&bundle, &next).unwrap();
+        directory.stager().stage(&bundle, &next).unwrap();
         let inode = |path: &str| fs::metadata(root.path().join(path)).unwrap().ino();
         assert_eq!(inode("current/10-a.cfg"), inode("staged/10-a.cfg"));
         assert_ne!(inode("current/20-b.cfg"), inode("staged/20-b.cfg"));

@@ -5,7 +5,7 @@ use super::apply::{Applier, Base};
 use super::runtime::{Command, Processes, Session};
 use super::status::ReloadRecord;
 use super::{pod, process};
-use crate::haproxy::bundle::{Bundle, Change, Content, Resource, ResourceKey};
+use crate::haproxy::bundle::{BackendClass, Bundle, Change, Content, Resource, ResourceKey, file_of};
 use crate::haproxy::files::{Complaint, complaints, culprits};
 use crate::haproxy::maps::Purpose;
 use crate::haproxy::plan::{Target, reload_target};
@@ -44,11 +44,17 @@ impl Applier {
     }
 
     async fn try_reload(&mut self) -> io::Result<()> {
-        let Some(valid) = self.find_valid().await? else { return Ok(()) };
+        let mut reasons = self.reasons.clone();
+        let found = self.prepare().await;
+        self.meanwhile = None;
+        let Some(valid) = found? else { return Ok(()) };
         if let Some(address) = self.taken_address(&valid.candidate) {
             return Err(io::Error::other(format!("{address} is in use by another program")));
         }
-        let reason = self.reasons.join("; ");
+        if !self.reasons.is_empty() {
+            reasons.clone_from(&self.reasons);
+        }
+        let reason = reasons.join("; ");
         self.directory.point("staged")?;
         let answer = match self.master.reload().await {
             Ok(answer) => answer,
@@ -96,6 +102,50 @@ impl Applier {
         Ok(())
     }
 
+    /// A configuration that HAProxy accepts and that holds all that was done live while it was looked at.
+    async fn prepare(&mut self) -> io::Result<Option<Valid>> {
+        for attempt in 0..4 {
+            // the last time nothing is done meanwhile
+            self.meanwhile = (attempt < 3 && self.base == Base::Accepted).then(BTreeSet::new);
+            let Some(mut valid) = self.find_valid().await? else { return Ok(None) };
+            let Some(touched) = self.meanwhile.take().filter(|touched| !touched.is_empty()) else { return Ok(Some(valid)) };
+            if self.fold(&mut valid, &touched)? {
+                return Ok(Some(valid));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Brings what was done live into `valid` and the staged files; `false` if it has to be validated again. What
+    /// is only half done stays as it was validated: it goes on live after the reload.
+    fn fold(&self, valid: &mut Valid, touched: &BTreeSet<ResourceKey>) -> io::Result<bool> {
+        let mut changes = Vec::new();
+        for key in touched {
+            let hash = |bundle: &Bundle| bundle.get(key).map(|resource| resource.hash());
+            let done = hash(&self.accepted) == hash(&self.wanted);
+            let known = valid.changes.iter().any(|change| change.key == *key);
+            if hash(&self.accepted) == hash(&valid.candidate) || !done && known {
+                continue;
+            }
+            // HAProxy has taken these by commands; nothing else comes without being looked at by `haproxy -c`
+            let by_command = match (key, self.accepted.get(key).map(|resource| &resource.content)) {
+                (ResourceKey::Section(_), _) | (ResourceKey::Backend(_), None) => false,
+                (ResourceKey::Backend(_), Some(Content::Backend(head))) => head.class != BackendClass::Private && !known,
+                (ResourceKey::File(path), _) => path.starts_with("ca/"),
+                _ => true,
+            };
+            if !by_command {
+                return Ok(false);
+            }
+            let (before, after) = (valid.candidate.get(key).cloned(), self.accepted.get(key).cloned());
+            changes.push(Change { key: key.clone(), before, after });
+        }
+        valid.candidate.apply(&changes);
+        let paths = touched.iter().map(file_of).collect();
+        self.directory.restage(&valid.candidate, &paths, &mut valid.sums)?;
+        Ok(true)
+    }
+
     fn point_back(&self) -> io::Result<()> {
         self.directory.point(if self.base == Base::Bootstrap { "bootstrap" } else { "current" })
     }
@@ -129,9 +179,24 @@ impl Applier {
         Valid { changes, candidate, sums: BTreeMap::new() }
     }
 
-    async fn validate(&self, mut valid: Valid) -> io::Result<(Valid, Option<String>)> {
-        valid.sums = self.directory.stage(&self.accepted, &valid.candidate)?;
-        let objection = process::validate(&self.settings.haproxy, &self.directory.staged()).await?.err();
+    /// Stages and validates. What is delivered meanwhile is done live as far as it can be.
+    async fn validate(&mut self, mut valid: Valid) -> io::Result<(Valid, Option<String>)> {
+        let (stager, accepted, candidate) = (self.directory.stager(), self.accepted.clone(), valid.candidate.clone());
+        let (program, staged) = (self.settings.haproxy.clone(), self.directory.staged());
+        let work = async move {
+            let staging = tokio::task::spawn_blocking(move || stager.stage(&accepted, &candidate));
+            let sums = staging.await.map_err(io::Error::other)??;
+            Ok::<_, io::Error>((sums, process::validate(&program, &staged).await?.err()))
+        };
+        tokio::pin!(work);
+        let inbox = self.inbox.clone();
+        let (sums, objection) = loop {
+            tokio::select! {
+                done = &mut work => break done?,
+                () = inbox.arrived(), if self.meanwhile.is_some() => self.absorb().await,
+            }
+        };
+        valid.sums = sums;
         Ok((valid, objection))
     }
 
