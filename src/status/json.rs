@@ -35,7 +35,6 @@ pub struct Fleet {
     /// Replicas by name.
     pub replicas: Vec<Replica>,
     /// Some URLs that the fleet answers, to try it out.
-    #[serde(skip)]
     pub urls: Vec<String>,
 }
 
@@ -259,7 +258,7 @@ mod tests {
             json!({
                 "ready": true,
                 "fleets": [{
-                    "namespace": "edge", "name": "public", "revision": 1, "generation": 2, "digest": "00",
+                    "namespace": "edge", "name": "public", "urls": [], "revision": 1, "generation": 2, "digest": "00",
                     "listeners": [listener],
                     "replicas": [{
                         "name": "public-0", "zone": null, "ready": true, "generation": 2, "listeners": [listener], "reload_count": 1,

@@ -9,7 +9,6 @@ mod crosscheck;
 mod docs;
 mod golden;
 mod injection;
-mod local;
 mod models;
 mod policies;
 mod render;

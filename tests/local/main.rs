@@ -1,6 +1,10 @@
 //! `haproxy-fleet local` as its user meets it: real processes, files that are edited, requests that go on meanwhile.
 
-use super::support::haproxies;
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+#[path = "../it/support.rs"]
+mod support;
+
 use fleet_load::{Config, Handle, Load, Protocol, Target};
 use haproxy_fleet::local::echo::Echo;
 use haproxy_fleet::status::json::{Fleet, Status};
@@ -11,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
+use support::haproxies;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
