@@ -79,7 +79,7 @@ fn cpu_of_changes(rig: &mut Rig) -> Result<f64, Box<dyn Error>> {
         rig.apply(std::slice::from_ref(slice))?;
         rig.settle()?;
     }
-    Ok((own_cpu() - before).as_secs_f64() * 1000.0 / BURST as f64)
+    Ok(own_cpu().saturating_sub(before).as_secs_f64() * 1000.0 / BURST as f64)
 }
 
 pub fn new_route(context: &Context, results: &mut Results) -> Result<(), Box<dyn Error>> {

@@ -26,7 +26,7 @@ const PAIRS: usize = 15;
 const REQUESTS: u64 = 10_000;
 
 fn targets(address: SocketAddr, routes: usize) -> Vec<Target> {
-    (0..routes.min(LOADED)).map(|route| Target::new(address, &Plan::host(route), "/").answered_by(&Plan::host(route))).collect()
+    (0..routes.min(LOADED)).map(|route| Target::new(address, Plan::host(route), "/").answered_by(Plan::host(route))).collect()
 }
 
 fn loopback(routes: usize, origin: &Origin) -> Plan {

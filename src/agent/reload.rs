@@ -181,10 +181,10 @@ impl Applier {
 
     /// Stages and validates. What is delivered meanwhile is done live as far as it can be.
     async fn validate(&mut self, mut valid: Valid) -> io::Result<(Valid, Option<String>)> {
-        let (stager, accepted, candidate) = (self.directory.stager(), self.accepted.clone(), valid.candidate.clone());
+        let (writer, accepted, candidate) = (self.directory.stager(), self.accepted.clone(), valid.candidate.clone());
         let (program, staged) = (self.settings.haproxy.clone(), self.directory.staged());
         let work = async move {
-            let staging = tokio::task::spawn_blocking(move || stager.stage(&accepted, &candidate));
+            let staging = tokio::task::spawn_blocking(move || writer.stage(&accepted, &candidate));
             let sums = staging.await.map_err(io::Error::other)??;
             Ok::<_, io::Error>((sums, process::validate(&program, &staged).await?.err()))
         };

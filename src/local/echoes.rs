@@ -5,6 +5,7 @@ use crate::api::{AddressType, Endpoint, EndpointPort, EndpointSlice, Meta, Servi
 use crate::report::{Kind, ObjectRef};
 use crate::world::{Object, World};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,15 +56,14 @@ impl Echoes {
             delta.removed.extend(slices.map(|slice| reference(&slice.meta.namespace, &slice.meta.name)));
         }
         for (key, service) in wanted {
-            if !self.running.contains_key(&key) {
-                match start(&service).await {
-                    Ok((servers, slices)) => {
-                        self.running.insert(key, Running { ports: service.ports.clone(), _servers: servers });
-                        delta.set.extend(slices);
-                    }
-                    // the others have theirs; with the next change it is tried again
-                    Err(error) => tracing::error!(service = %service.meta.name, %error, "no echo server for a Service"),
+            let Entry::Vacant(place) = self.running.entry(key) else { continue };
+            match start(&service).await {
+                Ok((servers, slices)) => {
+                    place.insert(Running { ports: service.ports.clone(), _servers: servers });
+                    delta.set.extend(slices);
                 }
+                // the others have theirs; with the next change it is tried again
+                Err(error) => tracing::error!(service = %service.meta.name, %error, "no echo server for a Service"),
             }
         }
         delta

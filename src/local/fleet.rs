@@ -169,7 +169,7 @@ impl Environment {
         for path in [directory.to_owned(), self.socket_directory(purpose)] {
             match std::fs::remove_dir_all(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(path = %path.display(), %error, "cannot be removed")
+                    tracing::warn!(path = %path.display(), %error, "cannot be removed");
                 }
                 _ => {}
             }

@@ -78,7 +78,7 @@ impl Teller {
         let starting = !self.served.contains_key(&id);
         let old = before.map_or(&[][..], |fleet| &fleet.replicas);
         let mut reloads: BTreeMap<(u64, &str), Vec<&str>> = BTreeMap::new();
-        for replica in now.replicas.iter() {
+        for replica in &now.replicas {
             let old = old.iter().find(|old| old.name == replica.name);
             if old.is_some_and(|old| old.ready != replica.ready) && !starting {
                 lines.push(format!("fleet {id}: replica {} is {}", replica.name, if replica.ready { "ready" } else { "not ready" }));

@@ -242,7 +242,7 @@ impl Local {
                 let found = choose(&haproxies, wanted).or(haproxies.first());
                 Capabilities::of(found.map_or(FLOOR, |haproxy| haproxy.version))
             }),
-            translate: translate::Options { allow_loopback: true, ..translate::Options::default() },
+            translate: translate::Options { allow_loopback: true },
             render: render::Options::default(),
         };
         Ok(Self {

@@ -68,7 +68,7 @@ pub fn socket_directory(state: &Path) -> io::Result<PathBuf> {
         other => other?,
     }
     let found = fs::symlink_metadata(&directory)?;
-    let private = found.is_dir() && found.uid() == rustix::process::getuid().as_raw() && found.mode() & 0o077 == 0;
+    let private = found.is_dir() && found.uid() == rustix::process::getuid().as_raw() && found.mode().trailing_zeros() >= 6;
     if private { Ok(directory) } else { Err(io::Error::other(format!("{} belongs to somebody else", directory.display()))) }
 }
 

@@ -275,7 +275,7 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 fn haproxy_routes_as_the_specification_says() {
     let seed = number("CROSSCHECK_SEED").unwrap_or_else(|| RandomState::new().build_hasher().finish());
-    println!("CROSSCHECK_SEED={seed}");
+    writeln!(std::io::stderr(), "CROSSCHECK_SEED={seed}").unwrap();
     let servers: Vec<(&'static str, SocketAddr)> = SERVICES.iter().map(|name| (*name, origin(name))).collect();
     std::thread::scope(|scope| {
         for (version, path) in haproxies() {
