@@ -70,6 +70,34 @@ async fn endpoints_routes_and_values_change_live_and_stay_as_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_is_changed_live_never_becomes_a_command_or_opens_a_payload() {
+    const HOSTILE: [&str; 8] = [
+        "a <<x",
+        "a <<",
+        r"a \ <<x",
+        r"a\ <<x",
+        "a; show version",
+        r"a\; shutdown sessions server one/one",
+        "a <<x;disable frontend http",
+        "#a \"b\" 'c' ${HOME} %[path] <<%x",
+    ];
+    for (version, haproxy) in haproxies() {
+        let origin = Origin::start("a").await;
+        let mut rig = Rig::start(haproxy, one(&origin)).await;
+        rig.change(|bundle| map(bundle, "maps/values/header.map", "one", &[("one", "harmless")])).await;
+        for value in HOSTILE {
+            let status = rig.change(|bundle| map(bundle, "maps/values/header.map", "one", &[("one", value)])).await;
+            assert!(status.refused.is_empty(), "{version}: {value:?}: {:?}", status.refused);
+            let shown = rig.command("show map maps/values/header.map").await;
+            assert!(shown.lines().any(|line| line.ends_with(&format!(" one {value}"))), "{version}: {value:?} became {shown:?}");
+        }
+        assert_eq!(rig.ask("one.example").await, "a");
+        assert_eq!(rig.status().reload_count, 1, "{version}: {:?}", rig.status().reloads);
+        assert_eq!(rig.agent.check_drift().await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_new_backend_of_a_loaded_shape_is_live_where_haproxy_can_and_a_removed_one_never_reloads() {
     for (version, haproxy) in haproxies() {
         let (a, b) = (Origin::start("a").await, Origin::start("b").await);

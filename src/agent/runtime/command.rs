@@ -119,8 +119,9 @@ pub fn commands(step: &Step, max_payload: usize) -> Vec<Command> {
         Step::RetireServer { backend, server } => vec![Command::silent(&format!("set server {backend}/{} state maint", server.name))],
         Step::AddListEntry { list, entry } => vec![add_list_entry(list, entry)],
         Step::AddMapEntries { map, entries } => add_map_entries(map, entries, max_payload),
-        Step::SetMapEntry { map, entry } if entry.value.starts_with("<<") => {
-            // as the last word of a line this would open a payload
+        Step::SetMapEntry { map, entry } if entry.value.contains("<<") => {
+            // At the start of the last word of a line this opens a payload, and what HAProxy takes for a word there
+            // begins after any blank, escaped or not: `set map M k a\ <<x` swallowed all commands that followed.
             let mut out = vec![delete_map_entry(map, &entry.key)];
             out.extend(add_map_entries(map, std::slice::from_ref(entry), max_payload));
             out
