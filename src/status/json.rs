@@ -231,6 +231,7 @@ mod tests {
         let status = Status {
             ready: true,
             fleets: vec![Fleet {
+                urls: vec![],
                 namespace: "edge".into(),
                 name: "public".into(),
                 revision: 1,
