@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{self as unix, UnixListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +18,9 @@ pub const HEALTH_PORT: u16 = 8404;
 pub struct Addresses {
     file: PathBuf,
     book: Book,
+    /// What others that look for addresses at the same time must not take. HAProxy itself would share an address
+    /// with any other HAProxy of the same user, and each would get half of the requests.
+    reserved: BTreeMap<String, UnixListener>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -29,14 +34,16 @@ impl Addresses {
     pub fn open(state: &Path) -> Self {
         let file = state.join("addresses.json");
         let book = std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        Self { file, book }
+        Self { file, book, reserved: BTreeMap::new() }
     }
 
     /// The stable address of a listener: the remembered one, else 127.0.0.1 with the `preferred` port (0: none)
     /// if that is free, else with a free port.
     pub fn listener(&mut self, purpose: &str, preferred: u16) -> io::Result<SocketAddr> {
-        if let Some(address) = self.book.listeners.get(purpose) {
-            return Ok(*address);
+        if let Some(address) = self.book.listeners.get(purpose).copied() {
+            // if somebody else has it, whoever starts something there says so
+            self.reserve(&address.to_string());
+            return Ok(address);
         }
         let address = self.free_listener(preferred)?;
         self.book.listeners.insert(purpose.to_owned(), address);
@@ -47,11 +54,12 @@ impl Addresses {
     /// The IP address of a replica: the remembered one if it is free and not in `taken`, else the first of
     /// 127.1.0.0/16 on which all `ports` and the health port are free.
     pub fn replica(&mut self, purpose: &str, ports: &[u16], taken: &BTreeSet<IpAddr>) -> io::Result<IpAddr> {
-        if let Some(address) = self.book.replicas.get(purpose)
-            && !taken.contains(&IpAddr::V4(*address))
-            && are_free(*address, ports)
+        if let Some(address) = self.book.replicas.get(purpose).copied()
+            && !taken.contains(&IpAddr::V4(address))
+            && self.reserve(&address.to_string())
+            && are_free(address, ports)
         {
-            return Ok(IpAddr::V4(*address));
+            return Ok(IpAddr::V4(address));
         }
         let address = self.free_replica(ports)?;
         self.book.replicas.insert(purpose.to_owned(), address);
@@ -61,10 +69,21 @@ impl Addresses {
 
     /// Forgets the replica's address: it is gone for good, or somebody else uses it.
     pub fn forget_replica(&mut self, purpose: &str) -> io::Result<()> {
-        match self.book.replicas.remove(purpose) {
-            Some(_) => self.save(),
-            None => Ok(()),
+        let Some(address) = self.book.replicas.remove(purpose) else { return Ok(()) };
+        self.reserved.remove(&address.to_string());
+        self.save()
+    }
+
+    /// Forgets all addresses of a fleet that is gone for good.
+    pub fn forget_fleet(&mut self, fleet: &str) -> io::Result<()> {
+        let of_fleet = |purpose: &String| purpose.strip_prefix(fleet).is_some_and(|rest| rest.starts_with('/'));
+        let listeners: Vec<_> = self.book.listeners.extract_if(.., |purpose, _| of_fleet(purpose)).collect();
+        let replicas: Vec<_> = self.book.replicas.extract_if(.., |purpose, _| of_fleet(purpose)).collect();
+        let addresses = listeners.iter().map(|(_, address)| address.to_string());
+        for address in addresses.chain(replicas.iter().map(|(_, address)| address.to_string())) {
+            self.reserved.remove(&address);
         }
+        self.save()
     }
 
     /// Everything that is remembered of listeners and of the given ports of replicas.
@@ -73,33 +92,40 @@ impl Addresses {
         self.book.listeners.values().copied().chain(self.book.replicas.values().flat_map(of_replica)).collect()
     }
 
-    /// Forgets all addresses of a fleet that is gone for good.
-    pub fn forget_fleet(&mut self, fleet: &str) -> io::Result<()> {
-        let of_fleet = |purpose: &String| purpose.strip_prefix(fleet).is_some_and(|rest| rest.starts_with('/'));
-        self.book.listeners.retain(|purpose, _| !of_fleet(purpose));
-        self.book.replicas.retain(|purpose, _| !of_fleet(purpose));
-        self.save()
+    /// Whether `address` is this one's, for as long as it lives: the kernel gives such a name to one process only,
+    /// and takes it back when that ends, however it ends.
+    fn reserve(&mut self, address: &str) -> bool {
+        if self.reserved.contains_key(address) {
+            return true;
+        }
+        let name = unix::SocketAddr::from_abstract_name(format!("haproxy-fleet-local-{address}"));
+        let Ok(reservation) = name.and_then(|name| UnixListener::bind_addr(&name)) else { return false };
+        self.reserved.insert(address.to_owned(), reservation);
+        true
     }
 
-    fn free_listener(&self, preferred: u16) -> io::Result<SocketAddr> {
-        let taken = |address: &SocketAddr| self.book.listeners.values().any(|other| other == address);
+    fn free_listener(&mut self, preferred: u16) -> io::Result<SocketAddr> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, preferred));
-        if preferred != 0 && !taken(&address) && TcpListener::bind(address).is_ok() {
+        if preferred != 0 && self.is_new(address) && is_free(address) && self.reserve(&address.to_string()) {
             return Ok(address);
         }
         loop {
             let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-            if !taken(&address) {
+            if self.is_new(address) && self.reserve(&address.to_string()) {
                 return Ok(address);
             }
         }
     }
 
-    fn free_replica(&self, ports: &[u16]) -> io::Result<Ipv4Addr> {
-        let taken = |address: &Ipv4Addr| self.book.replicas.values().any(|other| other == address);
+    fn is_new(&self, address: SocketAddr) -> bool {
+        self.book.listeners.values().all(|other| *other != address)
+    }
+
+    fn free_replica(&mut self, ports: &[u16]) -> io::Result<Ipv4Addr> {
+        let known: BTreeSet<Ipv4Addr> = self.book.replicas.values().copied().collect();
         (0..=255u8)
             .flat_map(|third| (1..=254u8).map(move |fourth| Ipv4Addr::new(127, 1, third, fourth)))
-            .find(|address| !taken(address) && are_free(*address, ports))
+            .find(|address| !known.contains(address) && are_free(*address, ports) && self.reserve(&address.to_string()))
             .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no free address in 127.1.0.0/16"))
     }
 
@@ -151,6 +177,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let mut addresses = Addresses::open(state.path());
         let first = (addresses.listener("edge/http", 0).unwrap(), addresses.replica("edge-0", &[8080], &BTreeSet::new()).unwrap());
+        drop(addresses);
         let mut again = Addresses::open(state.path());
         assert_eq!((again.listener("edge/http", 0).unwrap(), again.replica("edge-0", &[8080], &BTreeSet::new()).unwrap()), first);
     }
@@ -176,6 +203,18 @@ mod tests {
         let _user = TcpListener::bind((first, 18_080)).unwrap();
         let other = tempfile::tempdir().unwrap();
         assert_ne!(Addresses::open(other.path()).replica("edge-0", &[18_080], &BTreeSet::new()).unwrap(), first);
+    }
+
+    #[test]
+    fn two_that_look_at_the_same_time_never_share_an_address() {
+        let states = [0, 1].map(|_| tempfile::tempdir().unwrap());
+        // nobody listens anywhere yet: only the reservations keep them apart
+        let mut all = states.each_ref().map(|state| Addresses::open(state.path()));
+        let given: BTreeSet<_> = all.iter_mut().map(|addresses| addresses.replica("edge-0", &[], &BTreeSet::new()).unwrap()).collect();
+        assert_eq!(given.len(), 2);
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let given: BTreeSet<_> = all.iter_mut().map(|addresses| addresses.listener("edge/http", port).unwrap()).collect();
+        assert_eq!(given.len(), 2);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
 /// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(45);
 
 /// The directories of a `local`: what it reads and what it keeps.
 struct Home {
@@ -253,6 +253,9 @@ async fn what_is_edited_is_served_without_a_lost_request_and_what_cannot_be_read
         let edge = fleet("edge", 2, &format!("  haproxyVersion: \"{line}\"\n"));
         home.write("fleet.yaml", &edge);
         home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
+        let valued =
+            |value: &str| ingress("edge", "value", "value.localhost", "/", "web", &format!("haproxy-fleet.dev/timeout-server: {value}"));
+        home.write("value.yaml", &valued("5s"));
         let local = Local::ready(&home, &[haproxy], &["--echo"]).await;
         let status = local.status().await.unwrap();
         let edge_fleet = &status.fleets[0];
@@ -298,8 +301,9 @@ async fn what_is_edited_is_served_without_a_lost_request_and_what_cannot_be_read
         }
         until("the first is gone", async || get(http, "one.localhost", "/").await?.starts_with("HTTP/1.1 404").then_some(())).await;
         // policy values
-        home.write("value.yaml", &ingress("edge", "value", "value.localhost", "/", "web", "haproxy-fleet.dev/timeout-server: 7s"));
-        until("a value", async || get(http, "value.localhost", "/").await?.starts_with("HTTP/1.1 200").then_some(())).await;
+        let before = local.until("settled", |status| status.ready).await.fleets[0].generation;
+        home.write("value.yaml", &valued("7s"));
+        local.beyond(before).await;
         // broken: the last good state stays, the fleet as well
         let before = local.until("settled", |status| status.ready).await;
         home.write("web.yaml", "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web, namespace: [");
@@ -424,7 +428,10 @@ async fn an_interrupt_lets_a_request_finish_and_a_second_one_does_not() {
         let mut local = Local::ready(&home, &[both()[0]], &[]).await;
         let http = address_of(&local.status().await.unwrap().fleets[0], "http");
         let request = tokio::spawn(async move { get(http, "web.localhost", "/").await });
-        asked.await.unwrap();
+        let asked = tokio::time::timeout(PATIENCE, asked).await;
+        if !matches!(asked, Ok(Ok(()))) {
+            panic!("the request did not arrive: {:?}\n{:#?}", request.await, local.status().await);
+        }
         local.interrupt();
         until("it is said", async || local.said.lock().unwrap().contains("stopping").then_some(())).await;
         until("no new connection", async || TcpStream::connect(http).await.is_err().then_some(())).await;
@@ -461,18 +468,20 @@ async fn a_fleet_changes_its_size_zones_and_release_without_a_lost_request() {
         home.write("fleet.yaml", &spec);
         local.until("the size is right", |status| status.ready && names(status) == wanted).await;
     }
-    let masters = |line: &str| {
-        let haproxy = if line == "3.2" { both()[1] } else { both()[0] };
-        let programs = home.survivors().into_iter().filter(|pid| {
-            std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with(haproxy.as_os_str().as_encoded_bytes())
-        });
-        programs.count()
+    // tools/haproxy may be a script that runs the program with libraries of its own
+    let running = |haproxy: &Path| {
+        let home_of_program = haproxy.parent().unwrap().as_os_str().as_encoded_bytes().to_vec();
+        let runs_it = |pid: &i32| {
+            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            command.windows(home_of_program.len()).any(|window| window == home_of_program)
+        };
+        home.survivors().iter().filter(|pid| runs_it(pid)).count()
     };
-    assert_eq!(masters("3.2"), 0);
+    assert_eq!(running(both()[1]), 0);
     home.write("fleet.yaml", &base.replace("replicas: 1", "replicas: 1\n  haproxyVersion: \"3.2\""));
     local.until("one replica is left", |status| status.ready && names(status) == ["edge-0"]).await;
     // master and worker
-    assert_eq!(masters("3.2"), 2);
+    assert_eq!(running(both()[1]), 2);
     load.none_is_lost("sizes, zones and releases").await;
 }
 
