@@ -77,12 +77,15 @@ impl Addresses {
     /// Forgets all addresses of a fleet that is gone for good.
     pub fn forget_fleet(&mut self, fleet: &str) -> io::Result<()> {
         let of_fleet = |purpose: &String| purpose.strip_prefix(fleet).is_some_and(|rest| rest.starts_with('/'));
-        let listeners: Vec<_> = self.book.listeners.extract_if(.., |purpose, _| of_fleet(purpose)).collect();
-        let replicas: Vec<_> = self.book.replicas.extract_if(.., |purpose, _| of_fleet(purpose)).collect();
-        let addresses = listeners.iter().map(|(_, address)| address.to_string());
-        for address in addresses.chain(replicas.iter().map(|(_, address)| address.to_string())) {
-            self.reserved.remove(&address);
-        }
+        let reserved = &mut self.reserved;
+        let mut release = |gone: bool, address: String| {
+            if gone {
+                reserved.remove(&address);
+            }
+            !gone
+        };
+        self.book.listeners.retain(|purpose, address| release(of_fleet(purpose), address.to_string()));
+        self.book.replicas.retain(|purpose, address| release(of_fleet(purpose), address.to_string()));
         self.save()
     }
 

@@ -321,8 +321,9 @@ impl LocalFleet {
                 Ok(agent) => {
                     let key = record.name.clone();
                     let (ports, program) = (ports.clone(), program.path.clone());
-                    let (current, phase) = (false, Phase::Wanted);
-                    self.replicas.insert(key, Running { agent, record, program, ports, directory, purpose, address, current, phase });
+                    let (current, phase, joined) = (false, Phase::Wanted, false);
+                    self.replicas
+                        .insert(key, Running { agent, record, program, ports, directory, purpose, address, current, phase, joined });
                 }
                 Err(error) => failed = failed.and(Err(error)),
             }
@@ -344,6 +345,8 @@ impl LocalFleet {
     /// Moves replicas that are not wanted towards their end: once all others serve they leave the balancer,
     /// finish what they have, and are let go of.
     pub(super) async fn tidy(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
+        // before anything is decided: no news may come after it
+        let joins = self.join();
         let leaving: Vec<String> = if self.replicas.values().any(|running| running.phase == Phase::Retiring) && self.replicas_serve() {
             self.replicas.iter().filter(|(_, running)| running.phase == Phase::Retiring).map(|(key, _)| key.clone()).collect()
         } else {
@@ -352,7 +355,7 @@ impl LocalFleet {
         for key in &leaving {
             self.replicas.entry(key.clone()).and_modify(|running| running.phase = Phase::Leaving);
         }
-        let mut changed = !leaving.is_empty();
+        let mut changed = !leaving.is_empty() || joins;
         while let Some(gone) = self.departures.try_join_next() {
             let Some(running) = gone.ok().and_then(|key| self.replicas.remove(&key)) else { continue };
             changed = true;
@@ -365,6 +368,16 @@ impl LocalFleet {
             self.depart(key);
         }
         followed
+    }
+
+    /// Lets replicas that serve by now into the balancer with its next bundle; whether there are any.
+    fn join(&mut self) -> bool {
+        let mut joins = false;
+        for running in self.replicas.values_mut().filter(|running| !running.joined) {
+            running.joined = running.agent.status().borrow().ready;
+            joins |= running.joined;
+        }
+        joins
     }
 
     /// Lets a replica go once the balancer has stopped sending to it.
@@ -391,8 +404,10 @@ impl LocalFleet {
         if self.balancer.as_ref().is_none_or(|balancer| balancer.listeners != self.record.listeners) {
             self.replace_balancer(addresses).await?;
         }
+        self.join();
+        let joined = self.replicas.values().filter(|running| running.joined);
         let members: Vec<Member> =
-            self.replicas.values().map(|running| Member { address: running.address, leaving: running.phase == Phase::Leaving }).collect();
+            joined.map(|running| Member { address: running.address, leaving: running.phase == Phase::Leaving }).collect();
         if let Some(balancer) = &mut self.balancer {
             balancer.follow(&self.id, &members);
         }
@@ -443,6 +458,7 @@ impl LocalFleet {
     /// that is the last good state.
     fn replicas_serve(&self) -> bool {
         let serves = |record: &ReplicaRecord| match self.replicas.get(&record.name) {
+            Some(running) if !running.joined => false,
             Some(running) if self.delivered => running.serves(self.record.generation),
             Some(running) => running.agent.status().borrow().ready,
             None => false,

@@ -23,6 +23,9 @@ pub(super) struct Running {
     /// Whether it has been given the present bundle once: from then on changes are enough.
     pub current: bool,
     pub phase: Phase,
+    /// Whether it has served once and is known to the balancer: one that does not serve yet would count as down
+    /// there for a moment longer than it is.
+    pub joined: bool,
 }
 
 /// Where a replica is in its life.

@@ -230,7 +230,6 @@ mod tests {
         let status = Status {
             ready: true,
             fleets: vec![Fleet {
-                urls: vec![],
                 namespace: "edge".into(),
                 name: "public".into(),
                 urls: Vec::new(),

@@ -268,7 +268,7 @@ async fn what_is_edited_is_served_without_a_lost_request_and_what_cannot_be_read
                 requests: Some(1),
                 ..Config::new(vec![Target::new(listener.address.parse().unwrap(), "web.localhost", "/").answered_by("shop/web")])
             };
-            config.tls = (listener.name == "https").then(|| fleet_load::Tls { trust: fleet_load::Trust::Anything, server_name: None });
+            config.tls = (listener.name == "https").then_some(fleet_load::Tls { trust: fleet_load::Trust::Anything, server_name: None });
             let report = Load::start(config).unwrap().wait().await;
             assert_eq!((report.requests, report.lost), (1, 0), "{listener:?}: {report:?}");
         }
@@ -429,9 +429,7 @@ async fn an_interrupt_lets_a_request_finish_and_a_second_one_does_not() {
         let http = address_of(&local.status().await.unwrap().fleets[0], "http");
         let request = tokio::spawn(async move { get(http, "web.localhost", "/").await });
         let asked = tokio::time::timeout(PATIENCE, asked).await;
-        if !matches!(asked, Ok(Ok(()))) {
-            panic!("the request did not arrive: {:?}\n{:#?}", request.await, local.status().await);
-        }
+        assert!(matches!(asked, Ok(Ok(()))), "the request did not arrive: {:#?}", local.status().await);
         local.interrupt();
         until("it is said", async || local.said.lock().unwrap().contains("stopping").then_some(())).await;
         until("no new connection", async || TcpStream::connect(http).await.is_err().then_some(())).await;
@@ -548,9 +546,9 @@ async fn what_haproxy_refuses_names_its_source_and_leaves_the_rest_as_it_was() {
     let http = address_of(&local.status().await.unwrap().fleets[0], "http");
     let load = Requests::start(&Target::new(http, "web.localhost", "/").answered_by("shop/web"));
     // its key is too short for OpenSSL's default level, which nobody but OpenSSL knows
-    let pem = include_str!("data/weak.pem");
+    let pem = include_str!("../it/data/weak.pem");
     let (certificate, key) = pem.split_at(pem.find("-----BEGIN PRIVATE").unwrap());
-    let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    let indented = |text: &str| text.lines().flat_map(|line| ["    ", line, "\n"]).collect::<String>();
     for name in ["weak-a", "weak-b"] {
         let secret = format!(
             "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {{name: {name}, namespace: shop}}\nstringData:\n  tls.crt: |\n{}  \
