@@ -10,6 +10,9 @@ pub const ANNOTATION_INGRESS_CLASS: &str = "kubernetes.io/ingress.class";
 /// The annotation that makes an `IngressClass` the default one.
 pub const ANNOTATION_DEFAULT_CLASS: &str = "ingressclass.kubernetes.io/is-default-class";
 
+/// Rules, paths and hosts under `tls` that one Ingress may have of each.
+const MAX_ENTRIES: usize = 5_000;
+
 /// A set of rules that lead requests to Services.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ingress {
@@ -132,6 +135,19 @@ impl Ingress {
     /// The class that it names: by field, else by the legacy annotation.
     pub fn class_name(&self) -> Option<&str> {
         self.class.as_deref().or_else(|| self.meta.annotations.get(ANNOTATION_INGRESS_CLASS))
+    }
+
+    /// What is too much about it, if anything: an Ingress beyond a limit does not come in. It would cost more
+    /// than one object may, and whatever is wrong in it would be told thousands of times.
+    pub fn excess(&self) -> Option<Diagnostic> {
+        let paths = self.rules.iter().flat_map(|rule| &rule.paths).map(|paths| paths.len()).sum();
+        let secured = self.tls.iter().map(|tls| tls.hosts.len().max(1)).sum();
+        let counts: [(&str, &str, usize); 3] =
+            [("spec.rules", "rules", self.rules.len()), ("spec.rules", "paths", paths), ("spec.tls", "hosts with TLS", secured)];
+        let (field, what, count) = counts.into_iter().find(|(_, _, count)| *count > MAX_ENTRIES)?;
+        let object = ObjectRef::new(Kind::Ingress, self.meta.namespace.clone(), self.meta.name.clone());
+        let message = format!("The Ingress has {count} {what}, more than {MAX_ENTRIES}; it is not used.");
+        Some(Diagnostic::error(&object, field, codes::TOO_LARGE, message, "Share them out over several Ingresses."))
     }
 
     /// The lean form of `full`; what is odd about it goes to `diagnostics`.

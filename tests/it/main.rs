@@ -4,6 +4,7 @@
 mod agent;
 mod allowed;
 mod arrows;
+mod bad_input;
 mod command;
 mod crosscheck;
 mod docs;

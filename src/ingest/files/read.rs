@@ -210,7 +210,11 @@ fn typed(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnosti
     Ok(Some(match reference.kind {
         Kind::Ingress => {
             let full: networking::Ingress = full(node, reference, diagnostics)?;
-            Ingress::from_full(meta(full.metadata), full.spec, diagnostics).into()
+            let ingress = Ingress::from_full(meta(full.metadata), full.spec, diagnostics);
+            if let Some(excess) = ingress.excess() {
+                return Err(Box::new(excess));
+            }
+            ingress.into()
         }
         Kind::IngressClass => {
             let full: networking::IngressClass = full(node, reference, diagnostics)?;

@@ -5,6 +5,8 @@ use crate::api::backend as api;
 use crate::model::{HttpCheck, HttpCheckExpect, HttpCheckPattern};
 use crate::report::codes;
 use crate::translate::names;
+use std::iter::Peekable;
+use std::str::Chars;
 
 /// The longest pattern.
 const MAX_PATTERN: usize = 256;
@@ -169,7 +171,7 @@ fn pattern(text: &str) -> Result<(), String> {
         match c {
             '\\' => {
                 let escaped = chars.next().ok_or_else(broken)?;
-                if escaped.is_ascii_digit() || matches!(escaped, 'g' | 'k' | 'Q' | 'C') {
+                if !may_be_escaped(escaped) {
                     return Err("has a back reference or an escape that is not allowed".to_owned());
                 }
                 operand = true;
@@ -220,17 +222,43 @@ fn pattern(text: &str) -> Result<(), String> {
     if groups.len() == 1 { Ok(()) } else { Err(broken()) }
 }
 
-/// The rest of a character class.
-fn class(chars: &mut impl Iterator<Item = char>) -> Option<()> {
+/// Escapes that mean the same everywhere: of signs, and of the usual classes.
+fn may_be_escaped(c: char) -> bool {
+    c.is_ascii_punctuation() || "dDwWsSbBntr".contains(c)
+}
+
+/// The rest of a character class. Classes by name (`[:alpha:]`) are not read: `[` stands for itself when escaped.
+fn class(chars: &mut Peekable<Chars<'_>>) -> Option<()> {
+    chars.next_if_eq(&'^');
     let mut first = true;
     loop {
-        match chars.next()? {
-            '\\' => drop(chars.next()?),
-            '^' if first => continue,
+        let low = match chars.next()? {
             ']' if !first => return Some(()),
-            _ => {}
-        }
+            c => member(c, chars)?,
+        };
         first = false;
+        // A dash before the end stands for itself.
+        if chars.peek() == Some(&'-') && chars.clone().nth(1) != Some(']') {
+            chars.next();
+            let high = chars.next()?;
+            let high = member(high, chars)?;
+            if low? > high? {
+                return None;
+            }
+        }
+    }
+}
+
+/// A member of a class that starts with `c`; `Some(None)` for an escape that means several characters.
+#[allow(clippy::option_option)] // no member, a member that is no character, a character
+fn member(c: char, chars: &mut Peekable<Chars<'_>>) -> Option<Option<char>> {
+    match c {
+        '[' => None,
+        '\\' => {
+            let escaped = chars.next().filter(|c| may_be_escaped(*c))?;
+            Some(escaped.is_ascii_punctuation().then_some(escaped))
+        }
+        c => Some(Some(c)),
     }
 }
 
@@ -255,9 +283,33 @@ mod tests {
 
     #[test]
     fn patterns_that_do_not_compile_or_never_end_are_refused() {
-        for bad in
-            ["(", ")", "[a", "a{2", "*a", "a**", "(a+)+", "((a|b*)c)*", "a\\", "(?=a)", "\\1", "(a)\\1", "a{1000}", "", "a{3,2}", "(*FAIL)"]
-        {
+        for bad in [
+            "(",
+            ")",
+            "[a",
+            "a{2",
+            "*a",
+            "a**",
+            "(a+)+",
+            "((a|b*)c)*",
+            "a\\",
+            "(?=a)",
+            "\\1",
+            "(a)\\1",
+            "a{1000}",
+            "",
+            "a{3,2}",
+            "(*FAIL)",
+            "[[:foo:]]",
+            "[z-a]",
+            "[a-\\d]",
+            "\\p{Xx}",
+            "\\x",
+            "[",
+            "[]",
+            "[^]",
+            "[a\\",
+        ] {
             assert!(pattern(bad).is_err(), "{bad}");
         }
         for good in ["^2[0-9]{2}$", "ok", "(ok|fine)", "^(?:[23]..|404)$", "a+b*c?", "[]a]", "[^]]x", "\\d+"] {
