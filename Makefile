@@ -26,7 +26,7 @@ test: ## Run all tests, with real HAProxies of both release lines
 	tools/haproxy 3.4
 	tools/haproxy 3.2
 	$(CARGO) test --workspace --doc
-	$(CARGO) test --workspace --lib --bins --tests
+	$(CARGO) test --workspace --tests
 
 lint: ## Check format, lints, dependencies and documentation
 	$(CARGO) fmt --all --check

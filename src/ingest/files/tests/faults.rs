@@ -200,13 +200,18 @@ fn bytes_that_are_no_text_are_told() {
 }
 
 #[test]
-fn ten_thousand_hosts_in_one_object_are_read() {
-    let rules: Vec<String> = (0..10_000).map(|at| format!("  - host: h{at}.example\n")).collect();
-    let rules = rules.concat();
-    let text = format!("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: wide}}\nspec:\n  rules:\n{rules}");
-    let mut fixture = Fixture::new(&[("a.yaml", &text)]);
+fn five_thousand_hosts_in_one_object_are_read_and_more_are_one_finding() {
+    let text = |hosts: usize| {
+        let rules: Vec<String> = (0..hosts).map(|at| format!("  - host: h{at}.example\n")).collect();
+        let rules = rules.concat();
+        format!("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: wide}}\nspec:\n  rules:\n{rules}")
+    };
+    let mut fixture = Fixture::new(&[("a.yaml", &text(5_000))]);
     assert_eq!(fixture.set(), ["Ingress default/wide"]);
     assert_eq!(fixture.files.diagnostics(), []);
+    fixture.write("a.yaml", &text(10_000));
+    assert!(fixture.load().is_empty(), "what was good stays");
+    assert_eq!(fixture.only_diagnostic().code, codes::TOO_LARGE);
 }
 
 #[test]
