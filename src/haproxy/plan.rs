@@ -96,23 +96,7 @@ pub struct Target<'a> {
 
 /// Plans the way from `accepted` (what the files hold) and `process` to `target` for the resources `keys`.
 pub fn plan(accepted: &Bundle, process: &Process, target: Target<'_>, keys: &BTreeSet<ResourceKey>, capabilities: &Capabilities) -> Plan {
-    let frontends_aside = target.aside.iter().any(is_skeleton);
-    let mut planner = Planner {
-        accepted,
-        process,
-        target,
-        capabilities,
-        plan: Plan::default(),
-        reasons: Vec::new(),
-        coming: BTreeSet::new(),
-        kept: BTreeSet::new(),
-        held_candidates: BTreeSet::new(),
-        successors: BTreeMap::new(),
-        removals: Vec::new(),
-        frontends_wait: frontends_aside,
-        hold_removals: frontends_aside,
-        by_reload: false,
-    };
+    let mut planner = Planner::new(accepted, process, target, capabilities, false);
     planner.consider_all(keys);
     planner.finish()
 }
@@ -120,24 +104,8 @@ pub fn plan(accepted: &Bundle, process: &Process, target: Target<'_>, keys: &BTr
 /// What a reload can bring: the changes from `accepted` to `target` without what is set aside and without what
 /// would lead to it.
 pub fn reload_target(accepted: &Bundle, target: Target<'_>, keys: &BTreeSet<ResourceKey>, capabilities: &Capabilities) -> Vec<Change> {
-    let frontends_aside = target.aside.iter().any(is_skeleton);
     let process = Process::default();
-    let mut planner = Planner {
-        accepted,
-        process: &process,
-        target,
-        capabilities,
-        plan: Plan::default(),
-        reasons: Vec::new(),
-        coming: BTreeSet::new(),
-        kept: BTreeSet::new(),
-        held_candidates: BTreeSet::new(),
-        successors: BTreeMap::new(),
-        removals: Vec::new(),
-        frontends_wait: frontends_aside,
-        hold_removals: frontends_aside,
-        by_reload: true,
-    };
+    let mut planner = Planner::new(accepted, &process, target, capabilities, true);
     planner.consider_all(keys);
     let takes = planner.finish().takes;
     let differs = |take: &Take| accepted.get(&take.key).map(|r| r.hash()) != take.after.as_ref().map(|r| r.hash());
@@ -191,6 +159,26 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
+    fn new(accepted: &'a Bundle, process: &'a Process, target: Target<'a>, capabilities: &'a Capabilities, by_reload: bool) -> Self {
+        let frontends_aside = target.aside.iter().any(is_skeleton);
+        Self {
+            accepted,
+            process,
+            target,
+            capabilities,
+            plan: Plan::default(),
+            reasons: Vec::new(),
+            coming: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            held_candidates: BTreeSet::new(),
+            successors: BTreeMap::new(),
+            removals: Vec::new(),
+            frontends_wait: frontends_aside,
+            hold_removals: frontends_aside,
+            by_reload,
+        }
+    }
+
     fn wanted(&self, key: &ResourceKey) -> Option<&'a Arc<Resource>> {
         if self.target.aside.contains(key) { self.accepted.get(key) } else { self.target.wanted.get(key) }
     }

@@ -4,7 +4,7 @@ use super::class::Class;
 use super::ingress::{Wish, look_up_port};
 use super::lookups::{Key, Lookups};
 use super::names;
-use crate::api::{HaproxyLine, IngressDeployment, NamespaceOwnership, PortRef};
+use crate::api::{IngressDeployment, NamespaceOwnership, PortRef};
 use crate::model::{BackendId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
@@ -23,17 +23,10 @@ pub const CERTIFICATES: &str = "ingress";
 const POD_HTTP: u16 = 8080;
 const POD_HTTPS: u16 = 8443;
 
-/// What a fleet's `IngressDeployment` asks for, beside what is in the model.
+/// What a fleet's `IngressDeployment` says about its listeners and hosts. Sizes and releases are none of it: a
+/// fleet that grows is not translated anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FleetSettings {
-    /// The class of its Ingresses.
-    pub class: Box<str>,
-    /// The release line of HAProxy.
-    pub haproxy: HaproxyLine,
-    /// How many pods in all.
-    pub replicas: u32,
-    /// How many of them in which zone, in the order of the spec; one entry without a zone if none is listed.
-    pub zones: Vec<(Option<Name>, u32)>,
+pub(super) struct FleetSettings {
     /// The port for plain HTTP.
     pub http_port: u16,
     /// The port for HTTPS, if it is served.
@@ -94,7 +87,6 @@ impl Reader<'_, '_> {
     fn settings(&mut self, fleet: &IngressDeployment) {
         let spec = &fleet.spec;
         self.state.class = Class::read(&spec.ingress_class_name, &self.object, self.look, &mut self.state.diagnostics);
-        let replicas = u32::try_from(spec.total_replicas()).unwrap_or(0);
         let ports = [("spec.ports.http", spec.ports.http, 80), ("spec.ports.https", spec.ports.https, 443)];
         let [http, https] = ports.map(|(field, port, default)| {
             u16::try_from(port).ok().filter(|port| *port != 0).unwrap_or_else(|| {
@@ -118,15 +110,7 @@ impl Reader<'_, '_> {
         } else {
             Some(https)
         };
-        self.state.settings = FleetSettings {
-            class: spec.ingress_class_name.as_str().into(),
-            haproxy: spec.haproxy_version,
-            replicas,
-            zones: zones(fleet, replicas),
-            http_port: http,
-            https_port,
-            ownership: spec.route_admission.namespace_ownership,
-        };
+        self.state.settings = FleetSettings { http_port: http, https_port, ownership: spec.route_admission.namespace_ownership };
     }
 
     /// The fleet scope: `spec.backendRef`, else the key `cr-backend` of the ConfigMap.
@@ -239,22 +223,6 @@ impl Reader<'_, '_> {
             }
         }
     }
-}
-
-/// Pods by zone: their own numbers, else equal shares, the first zones taking what does not divide.
-fn zones(fleet: &IngressDeployment, replicas: u32) -> Vec<(Option<Name>, u32)> {
-    let zones = &fleet.spec.zones;
-    let Ok(count) = u32::try_from(zones.len()) else { return Vec::new() };
-    if count == 0 {
-        return vec![(None, replicas)];
-    }
-    let own = zones.iter().all(|zone| zone.replicas.is_some()) && fleet.spec.replicas.is_none();
-    let number = |(index, zone): (u32, &crate::api::Zone)| {
-        let share = replicas / count + u32::from(index < replicas % count);
-        let own_number = zone.replicas.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
-        (Some(Name::from(zone.name.as_str())), if own { own_number } else { share })
-    };
-    (0..).zip(zones).map(number).collect()
 }
 
 /// Puts the listeners of `settings` into `model`.

@@ -29,7 +29,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub use fleet::{CERTIFICATES, FleetSettings, HTTP, HTTPS, TABLE};
+pub use fleet::{CERTIFICATES, HTTP, HTTPS, TABLE};
 
 use crate::model::{FleetId, Model, Touched};
 use crate::report::Diagnostic;
@@ -77,11 +77,6 @@ impl Translator {
     /// What the fleet's proxies must do. Empty before the first update and while the fleet does not exist.
     pub fn model(&self) -> &Model {
         self.state.as_ref().map_or(&self.empty, |state| &state.model)
-    }
-
-    /// What the fleet asks for beside its model; `None` while it does not exist.
-    pub fn settings(&self) -> Option<&FleetSettings> {
-        self.state.as_ref().and_then(|state| state.fleet.object.as_ref().map(|_| &state.fleet.settings))
     }
 
     /// What is wrong with the objects that concern the fleet, in an order that depends on nothing but them.

@@ -51,11 +51,9 @@ fn a_class_of_another_controller_is_not_ours() {
 #[test]
 fn there_is_nothing_without_the_fleet_and_everything_once_it_appears() {
     let mut case = Case::of(&(service("a") + &ingress("a", "a.com", "a")));
-    assert!(case.translator.settings().is_none());
     assert_eq!(*case.translator.model(), crate::model::Model::default());
     case.set(FLEET);
     assert!(case.host("a.com").is_some());
-    assert_eq!(case.translator.settings().unwrap().replicas, 2);
     let changed = case.world.remove(&ObjectRef::new(Kind::IngressDeployment, "infra", "edge")).unwrap();
     case.translator.update(&case.world, &[changed]);
     assert_eq!(*case.translator.model(), crate::model::Model::default());
@@ -74,16 +72,10 @@ fn the_listeners_have_the_ports_of_the_fleet() {
 }
 
 #[test]
-fn zones_share_the_replicas() {
-    let zones = |spec: &str| {
-        let case = Case::of(&format!(
-            "kind: IngressDeployment\nmetadata: {{namespace: infra, name: edge}}\nspec: {{ingressClassName: edge, {spec}}}"
-        ));
-        case.translator.settings().unwrap().zones.iter().map(|(name, n)| (name.as_deref().unwrap_or("").to_owned(), *n)).collect::<Vec<_>>()
-    };
-    assert_eq!(zones("replicas: 5, zones: [{name: a}, {name: b}, {name: c}]"), [("a".into(), 2), ("b".into(), 2), ("c".into(), 1)]);
-    assert_eq!(zones("zones: [{name: a, replicas: 3}, {name: b, replicas: 1}]"), [("a".into(), 3), ("b".into(), 1)]);
-    assert_eq!(zones("replicas: 4"), [(String::new(), 4)]);
+fn a_fleet_that_grows_is_not_translated_anew() {
+    let mut case = Case::edge(&(service("a") + &ingress("a", "a.com", "a")));
+    let touched = case.set(&FLEET.replace("ingressClassName: edge", "ingressClassName: edge, replicas: 7"));
+    assert!(touched.is_empty(), "{touched:?}");
 }
 
 #[test]
