@@ -1,10 +1,10 @@
 //! What belongs to this pod and to no bundle: `00-pod.cfg`, the default certificate, the bootstrap.
 
 use super::last_good::PodFiles;
+use crate::haproxy::config::{Line, Refused, Section, Word, write};
 use crate::haproxy::files::pem_lines;
 use crate::report::PrivateBytes;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::net::SocketAddr;
 
 /// This pod.
@@ -30,37 +30,46 @@ pub fn bind_variable(listener: &str) -> String {
 }
 
 /// The files of `pod`. `relay` is the prefix of its internal sockets.
-pub fn files(pod: &Pod, relay: &str) -> PodFiles {
+pub fn files(pod: &Pod, relay: &str) -> Result<PodFiles, Refused> {
     let certificate = pem_lines(pod.default_certificate.expose());
-    BTreeMap::from([("00-pod.cfg".to_owned(), configuration(pod, relay).into_bytes()), ("certs/_default.pem".to_owned(), certificate)])
+    Ok(BTreeMap::from([
+        ("00-pod.cfg".to_owned(), write(&[global(pod, relay)?])?.into_bytes()),
+        ("certs/_default.pem".to_owned(), certificate),
+    ]))
 }
 
 /// A HAProxy that answers nothing but its health check, and that with 503.
-pub fn bootstrap(pod: &Pod, relay: &str) -> PodFiles {
-    let text = "defaults _bootstrap\n    mode http\n    timeout client 5s\n\
-        frontend _health from _bootstrap\n    bind \"${FLEET_BIND_HEALTH}\"\n    http-request return status 503\n";
-    BTreeMap::from([
-        ("00-pod.cfg".to_owned(), configuration(pod, relay).into_bytes()),
-        ("10-bootstrap.cfg".to_owned(), text.as_bytes().to_vec()),
-    ])
+pub fn bootstrap(pod: &Pod, relay: &str) -> Result<PodFiles, Refused> {
+    let mut defaults = Section::new(Line::of("defaults _bootstrap"));
+    defaults.add("mode http");
+    defaults.add("timeout client 5s");
+    let mut health = Section::new(Line::of("frontend _health from _bootstrap"));
+    health.push(Line::of("bind").with(Word::env("", "FLEET_BIND_HEALTH", "")?));
+    health.add("http-request return status 503");
+    Ok(BTreeMap::from([
+        ("00-pod.cfg".to_owned(), write(&[global(pod, relay)?])?.into_bytes()),
+        ("10-bootstrap.cfg".to_owned(), write(&[defaults, health])?.into_bytes()),
+    ]))
 }
 
-fn configuration(pod: &Pod, relay: &str) -> String {
-    let mut text = "global\n".to_owned();
-    let mut line = |line: std::fmt::Arguments<'_>| _ = writeln!(text, "    {line}");
+fn global(pod: &Pod, relay: &str) -> Result<Section, Refused> {
+    let mut global = Section::new(Line::of("global"));
     if let Some(threads) = pod.threads {
-        line(format_args!("nbthread {threads}"));
+        global.push(Line::of("nbthread").with(Word::number(threads)));
     }
-    line(format_args!("maxconn {}", pod.max_connections));
-    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    line(format_args!("localpeer {}", pod.name.chars().filter(plain).collect::<String>()));
-    line(format_args!("setenv FLEET_RELAY \"{relay}\""));
-    line(format_args!("setenv FLEET_BIND_HEALTH \"{}\"", pod.health));
+    global.push(Line::of("maxconn").with(Word::number(pod.max_connections)));
+    global.push(Line::of("localpeer").with(Word::name(&pod.name)?));
+    let mut set = |variable: &str, value: &str| -> Result<(), Refused> {
+        global.push(Line::of("setenv").with(Word::name(variable)?).with(Word::text(value)?));
+        Ok(())
+    };
+    set("FLEET_RELAY", relay)?;
+    set("FLEET_BIND_HEALTH", &pod.health.to_string())?;
     for (listener, addresses) in &pod.binds {
         let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
-        line(format_args!("setenv {} \"{}\"", bind_variable(listener), addresses.join(",")));
+        set(&bind_variable(listener), &addresses.join(","))?;
     }
-    text
+    Ok(global)
 }
 
 /// The addresses that the configuration text `after` binds and `before` does not.
@@ -84,21 +93,36 @@ pub fn listeners<'a>(pod: &Pod, texts: impl Iterator<Item = &'a str>) -> BTreeSe
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_name_that_is_none_is_refused() {
+        let pod = Pod {
+            name: "p\nglobal".to_owned(),
+            binds: BTreeMap::new(),
+            health: SocketAddr::from(([127, 0, 0, 1], 3)),
+            threads: None,
+            max_connections: 100,
+            default_certificate: PrivateBytes::new(Vec::new()),
+        };
+        assert!(files(&pod, "r").is_err());
+        assert!(bootstrap(&pod, "r").is_err());
+    }
 
     #[test]
     fn the_pod_file_names_every_address_of_every_listener() {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let pod = Pod {
-            name: "p \"1\"".to_owned(),
+            name: "p1".to_owned(),
             binds: BTreeMap::from([("http-a".to_owned(), vec![address(1), address(2)])]),
             health: address(3),
             threads: Some(2),
             max_connections: 100,
             default_certificate: PrivateBytes::new(Vec::new()),
         };
-        let text = configuration(&pod, "r");
-        assert!(text.contains("setenv FLEET_BIND_HTTP_A \"127.0.0.1:1,127.0.0.1:2\"\n"), "{text}");
+        let text = write(&[global(&pod, "r").unwrap()]).unwrap();
+        assert!(text.contains("setenv FLEET_BIND_HTTP_A '127.0.0.1:1,127.0.0.1:2'\n"), "{text}");
         assert!(text.contains("localpeer p1\n"), "{text}");
         let bound = listeners(&pod, ["bind \"${FLEET_BIND_HTTP_A}\""].into_iter());
         assert_eq!(new_addresses(&pod, &BTreeSet::new(), &bound), [address(1), address(2)]);

@@ -31,8 +31,10 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
     let relay = format!("fleet-{}", &id[..16]);
     std::fs::create_dir_all(&settings.sockets).map_err(at(&settings.sockets))?;
     let master = Master { socket: settings.sockets.join(format!("{}.sock", &id[..12])) };
-    let mut directory = Directory::open(settings.directory.clone(), pod::files(&settings.pod, &relay)).map_err(at(&settings.directory))?;
-    directory.write_bootstrap(&pod::bootstrap(&settings.pod, &relay)).map_err(at(&settings.directory))?;
+    let own = pod::files(&settings.pod, &relay).map_err(io::Error::other).map_err(at(&settings.directory))?;
+    let bootstrap = pod::bootstrap(&settings.pod, &relay).map_err(io::Error::other).map_err(at(&settings.directory))?;
+    let mut directory = Directory::open(settings.directory.clone(), own).map_err(at(&settings.directory))?;
+    directory.write_bootstrap(&bootstrap).map_err(at(&settings.directory))?;
     if let Ok(left) = master.processes().await {
         let pids: Vec<u32> = left.master.into_iter().chain(left.worker).chain(left.old).collect();
         process::end_orphans(&pids, &directory.live());

@@ -123,7 +123,10 @@ impl Read {
                 haproxy.push(OutputFile { path: path.to_string(), content, private: private.contains(&**path) });
             }
             let pod = placeholder::pod(model).map_err(|error| Error::new(error, ""))?;
-            let own = pod_files(&pod, "render").into_iter().filter(|(path, _)| bundle.files().all(|known| **known != **path));
+            let own = pod_files(&pod, "render")
+                .map_err(|error| Error::new(error, ""))?
+                .into_iter()
+                .filter(|(path, _)| bundle.files().all(|known| **known != **path));
             haproxy.extend(own.map(|(path, content)| OutputFile { private: path.starts_with("certs/"), path, content }));
         }
         haproxy.sort_by(|a, b| a.path.cmp(&b.path));
