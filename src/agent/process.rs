@@ -1,13 +1,17 @@
 //! The HAProxy process: start, version, validation, signals.
 
+use crate::haproxy::files::complaints;
 use crate::haproxy::version::Version;
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 /// Asks the program for its version.
 pub async fn version(haproxy: &Path) -> io::Result<Version> {
@@ -17,8 +21,42 @@ pub async fn version(haproxy: &Path) -> io::Result<Version> {
     number.parse().map_err(|error| io::Error::other(format!("{}: {error}", haproxy.display())))
 }
 
+/// What a HAProxy that was started says on its standard error, which also goes to the log.
+#[derive(Debug)]
+pub struct LastWords(JoinHandle<VecDeque<String>>);
+
+impl LastWords {
+    /// How many lines are kept: enough for every alert of a start that fails.
+    const KEPT: usize = 20;
+
+    fn listen(child: &mut Child) -> Self {
+        let stderr = child.stderr.take();
+        Self(tokio::spawn(async move {
+            let mut kept = VecDeque::new();
+            let Some(stderr) = stderr else { return kept };
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                tracing::debug!(target: "haproxy", "{line}");
+                kept.push_back(line);
+                if kept.len() > Self::KEPT {
+                    kept.pop_front();
+                }
+            }
+            kept
+        }))
+    }
+
+    /// Why it ended, once it has: its alerts, else the last thing it said.
+    pub async fn of_the_dead(self) -> Option<String> {
+        // a worker that outlives its master holds the other end open
+        let lines = Vec::from(tokio::time::timeout(Duration::from_secs(1), self.0).await.ok()?.ok()?);
+        let alerts: Vec<String> = complaints(&lines.join("\n")).into_iter().map(|complaint| complaint.message).collect();
+        if alerts.is_empty() { lines.into_iter().next_back() } else { Some(alerts.join("; ")) }
+    }
+}
+
 /// Starts a master. What it says goes to the log.
-pub fn spawn(launcher: Option<&[OsString]>, haproxy: &Path, socket: &Path, live: &Path) -> io::Result<Child> {
+pub fn spawn(launcher: Option<&[OsString]>, haproxy: &Path, socket: &Path, live: &Path) -> io::Result<(Child, LastWords)> {
     let mut words: Vec<OsString> = launcher.unwrap_or_default().to_vec();
     words.push(haproxy.into());
     let mut command = Command::new(&words[0]);
@@ -29,15 +67,8 @@ pub fn spawn(launcher: Option<&[OsString]>, haproxy: &Path, socket: &Path, live:
     // Ctrl-C goes to the whole foreground group of a terminal: HAProxy is stopped by its agent, not by that
     command.process_group(0);
     let mut child = command.spawn()?;
-    if let Some(stderr) = child.stderr.take() {
-        tokio::spawn(async move {
-            let mut lines = BufReader::new(stderr).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
-                tracing::debug!(target: "haproxy", "{line}");
-            }
-        });
-    }
-    Ok(child)
+    let words = LastWords::listen(&mut child);
+    Ok((child, words))
 }
 
 /// What `haproxy -c` says about the directory `path`: `Err` with its output if it would not load it.

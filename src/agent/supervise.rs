@@ -92,11 +92,12 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
 /// Starts HAProxy and waits until its worker answers.
 async fn launch(settings: &Settings, master: &Master, directory: &Directory, base: Base) -> io::Result<(Child, Session, u32)> {
     directory.point(if base == Base::Bootstrap { "bootstrap" } else { "current" })?;
-    let mut child = process::spawn(settings.launcher.as_deref(), &settings.haproxy, &master.socket, &directory.live())?;
+    let (mut child, words) = process::spawn(settings.launcher.as_deref(), &settings.haproxy, &master.socket, &directory.live())?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Err(io::Error::other(format!("it ended with {status}")));
+            let said = words.of_the_dead().await.map_or_else(String::new, |said| format!(": {said}"));
+            return Err(io::Error::other(format!("it ended with {status}{said}")));
         }
         // another one may still listen until the new one has replaced the socket
         let found = master.processes().await.unwrap_or_default();
