@@ -226,12 +226,13 @@ impl Local {
     ) -> Result<Self, LocalError> {
         let default_certificate = state::default_certificate(&settings.state).map_err(io_error("cannot make a default certificate"))?;
         let sockets = state::socket_directory(&settings.state).map_err(io_error("cannot make a directory for sockets"))?;
+        let room = state::make_room();
         let environment = Environment {
             state: settings.state.clone(),
             sockets,
             haproxies: settings.haproxies.clone(),
             launcher: settings.launcher.clone(),
-            max_connections: state::connections(),
+            max_connections: room.connections,
             default_certificate: PrivateBytes::new(default_certificate),
             news: Arc::new(Notify::new()),
         };
@@ -243,7 +244,7 @@ impl Local {
                 Capabilities::of(found.map_or(FLOOR, |haproxy| haproxy.version))
             }),
             translate: translate::Options { allow_loopback: true },
-            render: render::Options::default(),
+            render: render::Options { max_checked_servers: room.checked_servers, ..render::Options::default() },
         };
         Ok(Self {
             addresses: Addresses::open(&settings.state),
