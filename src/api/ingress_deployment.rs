@@ -28,6 +28,7 @@ pub struct IngressDeployment {
     plural = "ingressdeployments",
     shortname = "ingd",
     category = "haproxy-fleet",
+    doc = "A fleet of HAProxy pods that serves every Ingress of one class.",
     namespaced,
     derive = "PartialEq",
     status = "IngressDeploymentStatus",

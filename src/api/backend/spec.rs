@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
     root = "BackendResource",
     plural = "backends",
     category = "haproxy-fleet",
+    doc = "How services are reached: balancing, stickiness, time-outs, health checks, TLS. An Ingress or a Service names it by the annotation haproxy-fleet.dev/backend, a fleet by spec.backendRef; the nearest wins, field by field.",
     namespaced,
     derive = "PartialEq",
     printcolumn(name = "Balance", type_ = "string", json_path = ".spec.balance.algorithm"),
