@@ -4,6 +4,7 @@
 //! what the one before touched.
 
 mod unserved;
+mod unused;
 
 use crate::api::{HaproxyLine, IngressDeployment};
 use crate::haproxy::bundle::{Bundle, Change};
@@ -16,6 +17,7 @@ use crate::world::{Changed, Object, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use unserved::Unserved;
+use unused::Unused;
 
 /// What the world outside says about the work: which HAProxy a fleet runs, what its pods may reach.
 pub struct Options {
@@ -60,12 +62,20 @@ pub struct Pipeline {
     fleets: BTreeMap<FleetId, Fleet>,
     refused_fleets: Vec<Diagnostic>,
     unserved: Unserved,
+    unused: Unused,
 }
 
 impl Pipeline {
     /// An empty world.
     pub fn new(options: Options) -> Self {
-        Self { options, world: World::default(), fleets: BTreeMap::new(), refused_fleets: Vec::new(), unserved: Unserved::default() }
+        Self {
+            options,
+            world: World::default(),
+            fleets: BTreeMap::new(),
+            refused_fleets: Vec::new(),
+            unserved: Unserved::default(),
+            unused: Unused::default(),
+        }
     }
 
     /// All objects.
@@ -97,7 +107,7 @@ impl Pipeline {
     /// All findings, each once, in order.
     pub fn diagnostics(&self) -> BTreeSet<&Diagnostic> {
         let of_fleets = self.fleets.values().flat_map(|fleet| fleet.translator.diagnostics().chain(fleet.renderer.findings()));
-        of_fleets.chain(&self.refused_fleets).chain(self.unserved.diagnostics()).collect()
+        of_fleets.chain(&self.refused_fleets).chain(self.unserved.diagnostics()).chain(self.unused.diagnostics()).collect()
     }
 
     /// The findings of one fleet.
@@ -127,6 +137,7 @@ impl Pipeline {
             }
         }
         self.unserved.update(&self.world, self.fleets.keys(), &news, fleets_changed);
+        self.unused.update(&self.world, self.fleets.values().map(|fleet| &fleet.translator), &news);
         updates
     }
 

@@ -29,6 +29,8 @@ pub const INVALID_VALUE: Code = Code("InvalidValue");
 pub const UNSUPPORTED: Code = Code("Unsupported");
 /// A reference to an object that does not exist.
 pub const NOT_FOUND: Code = Code("NotFound");
+/// An object that has no effect.
+pub const UNUSED: Code = Code("Unused");
 /// A reference that is not allowed, such as one into another namespace.
 pub const REF_NOT_PERMITTED: Code = Code("RefNotPermitted");
 /// A certificate or key that cannot be used.

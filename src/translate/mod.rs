@@ -35,6 +35,7 @@ use crate::model::{FleetId, Model, Touched};
 use crate::report::Diagnostic;
 use crate::world::{Changed, World};
 use state::State;
+use std::sync::Arc;
 
 /// What the surroundings allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,9 +80,19 @@ impl Translator {
         self.state.as_ref().map_or(&self.empty, |state| &state.model)
     }
 
+    /// Whether the fleet uses the `Backend` `namespace/name`, or would if it were there.
+    pub fn uses_backend(&self, namespace: &Arc<str>, name: &Arc<str>) -> bool {
+        self.state.as_ref().is_some_and(|state| state.records.policies.contains_key(&(namespace.clone(), name.clone())))
+    }
+
     /// What is wrong with the objects that concern the fleet, in an order that depends on nothing but them.
     /// Objects that several fleets use are told by each of them.
     pub fn diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
         self.state.iter().flat_map(State::diagnostics)
     }
+}
+
+/// What is wrong with the `Backend` `namespace/name` in itself, whoever uses it.
+pub fn check_backend(world: &World, namespace: &Arc<str>, name: &Arc<str>) -> Vec<Diagnostic> {
+    backend_cr::read(world, &(namespace.clone(), name.clone())).diagnostics
 }
