@@ -4,6 +4,7 @@
 //! field, the nearest wins: [`Policy::or`].
 
 use super::{CaId, Name};
+use std::sync::{Arc, LazyLock};
 
 /// A duration in milliseconds, at most `2_147_483_647` (HAProxy's limit, about 24 days).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -284,6 +285,8 @@ pub struct ServerOptions {
     pub sni: Option<Sni>,
     /// Protocols offered, such as `h2`.
     pub alpn: Option<Vec<Box<str>>>,
+    /// HTTP/2 without TLS and without asking first; over TLS `alpn` decides.
+    pub h2c: Option<bool>,
     /// PROXY protocol version 1 or 2.
     pub send_proxy: Option<SendProxy>,
 }
@@ -421,12 +424,19 @@ impl ServerOptions {
             ca: self.ca.or_else(|| wider.ca.clone()),
             sni: self.sni.or_else(|| wider.sni.clone()),
             alpn: self.alpn.or_else(|| wider.alpn.clone()),
+            h2c: self.h2c.or(wider.h2c),
             send_proxy: self.send_proxy.or(wider.send_proxy),
         }
     }
 }
 
 impl Policy {
+    /// The policy, shared: all that say nothing are one, and most say nothing.
+    pub fn shared(self) -> Arc<Self> {
+        static NOTHING: LazyLock<Arc<Policy>> = LazyLock::new(Arc::default);
+        if self == **NOTHING { NOTHING.clone() } else { Arc::new(self) }
+    }
+
     /// This policy, and where it says nothing what `wider` says.
     #[must_use]
     pub fn or(self, wider: &Self) -> Self {

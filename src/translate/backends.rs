@@ -2,7 +2,7 @@
 
 use super::fleet::FleetState;
 use super::ingress::Wish;
-use super::services::{Behind, ServiceRecord};
+use super::services::{self, Behind, ServiceRecord};
 use crate::model::{Backend, BackendId, BackendKind, CaBundle, CaId, Endpoint, Mode, Policy, Verify};
 use crate::report::{Kind, ObjectRef};
 use std::collections::BTreeMap;
@@ -38,6 +38,10 @@ pub(super) fn build(
     endpoints: Option<&Arc<[Endpoint]>>,
 ) -> Backend {
     let mut policy = merged(service.map(|s| &s.policy), &wish.policy, &fleet.policy);
+    if let Some(spoken) = service.and_then(|s| services::spoken(&s.routing, id.port)) {
+        // the widest scope: whoever writes a Backend means it
+        policy = Arc::new((*policy).clone().or(&Policy { server: spoken, ..Policy::default() }));
+    }
     let kind = if policy.redirect.is_some() || unverifiable(&policy, authorities) {
         BackendKind::None
     } else {

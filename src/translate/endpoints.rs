@@ -3,6 +3,7 @@
 use crate::api::{AddressType, EndpointSlice, Protocol, ServicePort};
 use crate::model::{Endpoint, EndpointState};
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
+use litemap::LiteMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ const MAX_TOLD: usize = 10;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ServiceEndpoints {
     /// By the Service's port number.
-    pub by_port: BTreeMap<u16, Arc<[Endpoint]>>,
+    pub by_port: LiteMap<u16, Arc<[Endpoint]>>,
     /// About the slices.
     pub diagnostics: Vec<Diagnostic>,
 }

@@ -11,6 +11,7 @@ use crate::api::{Ingress, IngressBackend, IngressTls, PathType, PortRef};
 use crate::model::{BackendId, HostMatch, Name, Owner, PathMatch, PathRewrite, Policy, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
+use litemap::LiteMap;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -33,20 +34,23 @@ pub(super) struct Wish {
 pub(super) struct Fragment {
     pub object: ObjectRef,
     pub age: Age,
-    pub hosts: BTreeMap<HostMatch, HostClaims>,
-    pub backends: BTreeMap<BackendId, Wish>,
+    // most have one host and one backend, for which a tree is a kilobyte of empty slots
+    pub hosts: LiteMap<HostMatch, HostClaims>,
+    pub backends: LiteMap<BackendId, Wish>,
     pub diagnostics: Vec<Diagnostic>,
-    pub references: BTreeSet<Reference>,
 }
 
+/// What reading an Ingress gave: its part, what was looked up for it, and the records that were made on the way.
+pub(super) type Read = (Fragment, BTreeSet<Reference>, BTreeSet<ObjectRef>);
+
 /// Translates `ingress`, which is the fleet's.
-pub(super) fn translate(ingress: &Ingress, fleet: &FleetState, mut look: Lookups<'_>) -> (Fragment, BTreeSet<ObjectRef>) {
+pub(super) fn translate(ingress: &Ingress, fleet: &FleetState, mut look: Lookups<'_>) -> Read {
     let object = ObjectRef::new(Kind::Ingress, ingress.meta.namespace.clone(), ingress.meta.name.clone());
     let mut reader = Reader {
         namespace: ingress.meta.namespace.clone(),
         name: ingress.meta.name.clone(),
         native: Native::default(),
-        policy: Arc::default(),
+        policy: Policy::default().shared(),
         sources: vec![object.clone()],
         secured: BTreeSet::new(),
         https: fleet.settings.https_port.is_some(),
@@ -70,7 +74,8 @@ pub(super) fn translate(ingress: &Ingress, fleet: &FleetState, mut look: Lookups
         diagnostics.truncate(MAX_DIAGNOSTICS);
         diagnostics.push(Diagnostic::error(&object, "", codes::LIMIT_REACHED, message, "correct those that are listed first"));
     }
-    (Fragment { object, age: Age::of(&ingress.meta), hosts, backends, diagnostics, references: look.references }, look.made)
+    let (hosts, backends) = (hosts.into_iter().collect(), backends.into_iter().collect());
+    (Fragment { object, age: Age::of(&ingress.meta), hosts, backends, diagnostics }, look.references, look.made)
 }
 
 /// A backend as an Ingress names it, once looked up: the same for every path that names it.
@@ -395,7 +400,23 @@ impl Reader<'_, '_> {
             resolved
         });
         match resolved.result {
-            Ok(port) => Some((service.name.clone(), port, resolved.record)),
+            Ok(port) => {
+                if let (true, Some(unknown)) = (first, services::unknown_protocol(&resolved.record.routing, port)) {
+                    let message = format!(
+                        "port {port} of Service {} has the appProtocol {}, which says nothing here: HTTP/1.1 is spoken",
+                        service.name,
+                        names::quoted(unknown)
+                    );
+                    self.diagnostics.push(Diagnostic::warning(
+                        &self.object,
+                        format!("{field}.service.port"),
+                        codes::UNSUPPORTED,
+                        message,
+                        "use http, https, kubernetes.io/h2c, kubernetes.io/ws or kubernetes.io/wss, or leave it out",
+                    ));
+                }
+                Some((service.name.clone(), port, resolved.record))
+            }
             // The same mistake is told once, where it stands first.
             Err(_) if !first => None,
             Err(refused) => {
@@ -417,7 +438,7 @@ impl Reader<'_, '_> {
             (Owner::Rule { name: self.name.clone(), path: written.into() }, Arc::new(policy), self.sources.clone())
         } else if *self.policy == Policy::default() {
             // What all routes share must not depend on who was first: no policy, no sources.
-            (Owner::Shared, Arc::default(), Vec::new())
+            (Owner::Shared, Policy::default().shared(), Vec::new())
         } else {
             (Owner::Route { name: self.name.clone() }, self.policy.clone(), self.sources.clone())
         };

@@ -3,7 +3,7 @@
 use super::lookups::{Key, Records};
 use super::{Options, annotations, backend_cr, names};
 use crate::api::{self, PortRef, Protocol, ServiceKind, ServicePort};
-use crate::model::Policy;
+use crate::model::{Policy, ServerOptions};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::{Reference, World};
 use std::collections::BTreeSet;
@@ -87,7 +87,7 @@ pub(super) fn read(world: &World, options: &Options, records: &mut Records, made
         ssl_redirect: native.ssl_redirect,
         ssl_redirect_code: native.ssl_redirect_code,
     });
-    record.policy = Arc::new(policy);
+    record.policy = policy.shared();
     record
 }
 
@@ -112,6 +112,30 @@ fn behind(service: &api::Service, object: &ObjectRef, options: &Options, diagnos
         }
         Ok(name) => Behind::Name(name.into()),
     }
+}
+
+/// What the servers behind the port `port` speak by its `appProtocol`; `None` for HTTP/1.1 without TLS.
+///
+/// The names are those of Kubernetes (Service, "application protocol") and of the IANA; in capitals they are what
+/// some clouds write.
+pub(super) fn spoken(routing: &Routing, port: u16) -> Option<ServerOptions> {
+    let name = app_protocol(routing, port)?;
+    if name == "kubernetes.io/h2c" {
+        return Some(ServerOptions { h2c: Some(true), ..ServerOptions::default() });
+    }
+    let tls = name.eq_ignore_ascii_case("https") || name == "kubernetes.io/wss";
+    tls.then(|| ServerOptions { ssl: Some(true), ..ServerOptions::default() })
+}
+
+/// The `appProtocol` of the port `port` if it says nothing about HTTP.
+pub(super) fn unknown_protocol(routing: &Routing, port: u16) -> Option<&str> {
+    let name = app_protocol(routing, port)?;
+    let plain = name.eq_ignore_ascii_case("http") || name == "kubernetes.io/ws";
+    (!plain && spoken(routing, port).is_none()).then_some(name)
+}
+
+fn app_protocol(routing: &Routing, port: u16) -> Option<&str> {
+    routing.ports.iter().find(|p| p.port == port && p.protocol == Protocol::Tcp)?.app_protocol.as_deref()
 }
 
 /// Why a port cannot be used: which part of the reference is to blame, what is wrong, what to do.

@@ -139,9 +139,13 @@ impl State {
     pub(super) fn translate(&mut self, key: &Key, options: &Options, world: &World, dirty: &mut Dirty) {
         dirty.authorities = true;
         let ingress = world.ingress(&key.0, &key.1).filter(|ingress| self.fleet.class.takes(ingress));
-        let Some(ingress) = ingress else { return self.replace(key, None, dirty) };
-        let (fragment, made) = ingress::translate(ingress, &self.fleet, Lookups::new(world, options, &mut self.records));
+        let Some(ingress) = ingress else {
+            dirty.dropped.extend(self.index.remove(&Dependent::Ingress(key.clone())));
+            return self.replace(key, None, dirty);
+        };
+        let (fragment, references, made) = ingress::translate(ingress, &self.fleet, Lookups::new(world, options, &mut self.records));
         self.register(made);
+        dirty.dropped.extend(self.index.set(Dependent::Ingress(key.clone()), references));
         self.replace(key, Some(fragment), dirty);
     }
 
@@ -183,13 +187,8 @@ impl State {
                 self.unwish(id, dirty);
             }
         }
-        dirty.dropped.extend(old.into_iter().flat_map(|old| old.references));
-        match new {
-            Some(new) => {
-                self.index.set(Dependent::Ingress(key.clone()), new.references.clone());
-                self.fragments.insert(key.clone(), new);
-            }
-            None => self.index.remove(&Dependent::Ingress(key.clone())),
+        if let Some(new) = new {
+            self.fragments.insert(key.clone(), new);
         }
     }
 
@@ -240,8 +239,8 @@ impl State {
             let key = (object.namespace.clone(), object.name.clone());
             match object.kind {
                 Kind::Service => {
-                    dropped.extend(self.records.services.remove(&key).into_iter().flat_map(|record| record.references.clone()));
-                    self.index.remove(&Dependent::Service(key));
+                    self.records.services.remove(&key);
+                    dropped.extend(self.index.remove(&Dependent::Service(key)));
                 }
                 Kind::Backend => {
                     self.records.policies.remove(&key);

@@ -107,8 +107,7 @@ fn policies(state: &mut State, world: &World, due: &mut Due, dirty: &mut Dirty) 
         let new = backend_cr::read(world, &key);
         dirty.authorities = true;
         let Some(old) = state.records.policies.insert(key.clone(), new.clone()) else { continue };
-        state.index.set(Dependent::Policy(key.clone()), new.references.clone());
-        dirty.dropped.extend(old.references);
+        dirty.dropped.extend(state.index.set(Dependent::Policy(key.clone()), new.references.clone()));
         if old.exists != new.exists || old.policy != new.policy {
             pass_on(state, &object(Kind::Backend, &key), due);
         }
@@ -132,9 +131,8 @@ fn services(state: &mut State, options: &Options, world: &World, due: &mut Due, 
         let mut made = BTreeSet::new();
         let new = Arc::new(services::read(world, options, &mut state.records, &mut made, &key));
         state.register(made);
-        state.index.set(Dependent::Service(key.clone()), new.references.clone());
+        dirty.dropped.extend(state.index.set(Dependent::Service(key.clone()), new.references.clone()));
         let Some(old) = state.records.services.insert(key.clone(), new.clone()) else { continue };
-        dirty.dropped.extend(old.references.clone());
         dirty.authorities = true;
         if old.routing != new.routing {
             pass_on(state, &object(Kind::Service, &key), due);

@@ -48,7 +48,8 @@ impl Changed {
 /// Who looked for what.
 #[derive(Clone, Debug)]
 pub struct ReverseIndex<D> {
-    looked_for: BTreeMap<D, BTreeSet<Reference>>,
+    /// In order.
+    looked_for: BTreeMap<D, Box<[Reference]>>,
     dependents: BTreeMap<Reference, BTreeSet<D>>,
 }
 
@@ -64,29 +65,31 @@ impl<D: Ord + Clone> ReverseIndex<D> {
         Self::default()
     }
 
-    /// From now on `dependent` has looked for `references`, and for nothing else.
-    pub fn set(&mut self, dependent: D, references: BTreeSet<Reference>) {
-        let old = self.looked_for.get(&dependent);
-        let gone: Vec<Reference> = old.into_iter().flatten().filter(|reference| !references.contains(*reference)).cloned().collect();
-        let new: Vec<Reference> = references.iter().filter(|reference| !old.is_some_and(|old| old.contains(*reference))).cloned().collect();
-        for reference in gone {
-            self.unlink(&reference, &dependent);
+    /// From now on `dependent` has looked for `references`, and for nothing else. Returns what it looked for before
+    /// and no longer does.
+    pub fn set(&mut self, dependent: D, references: BTreeSet<Reference>) -> Vec<Reference> {
+        let old = self.looked_for.remove(&dependent).unwrap_or_default();
+        for reference in references.iter().filter(|reference| old.binary_search(reference).is_err()) {
+            self.dependents.entry(reference.clone()).or_default().insert(dependent.clone());
         }
-        for reference in new {
-            self.dependents.entry(reference).or_default().insert(dependent.clone());
+        let mut gone = old.into_vec();
+        gone.retain(|reference| !references.contains(reference));
+        for reference in &gone {
+            self.unlink(reference, &dependent);
         }
-        if references.is_empty() {
-            self.looked_for.remove(&dependent);
-        } else {
-            self.looked_for.insert(dependent, references);
+        if !references.is_empty() {
+            self.looked_for.insert(dependent, references.into_iter().collect());
         }
+        gone
     }
 
-    /// From now on `dependent` has looked for nothing.
-    pub fn remove(&mut self, dependent: &D) {
-        for reference in self.looked_for.remove(dependent).into_iter().flatten() {
-            self.unlink(&reference, dependent);
+    /// From now on `dependent` has looked for nothing. Returns what it looked for before.
+    pub fn remove(&mut self, dependent: &D) -> Vec<Reference> {
+        let gone = self.looked_for.remove(dependent).unwrap_or_default().into_vec();
+        for reference in &gone {
+            self.unlink(reference, dependent);
         }
+        gone
     }
 
     /// Who has looked for `reference`, in order.

@@ -151,7 +151,10 @@ pub fn serving() -> Vec<(&'static str, Policy)> {
     let loose =
         ServerOptions { ssl: Some(true), sni: Some(Sni::RequestHost), check: Some(false), send_proxy: Some(SendProxy::V1), ..tls.clone() };
     let loose = ServerOptions { verify: Some(Verify::None), ca: None, alpn: None, ..loose };
-    [("server", server), ("tls", tls), ("tls-loose", loose)].map(|(name, server)| (name, Policy { server, ..Policy::default() })).to_vec()
+    let h2c = ServerOptions { h2c: Some(true), ..ServerOptions::default() };
+    [("server", server), ("tls", tls), ("tls-loose", loose), ("h2c", h2c)]
+        .map(|(name, server)| (name, Policy { server, ..Policy::default() }))
+        .to_vec()
 }
 
 /// All of them.

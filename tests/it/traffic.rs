@@ -5,6 +5,7 @@ use crate::running::*;
 use crate::support::haproxies;
 use haproxy_fleet::haproxy::render::{Options, Renderer};
 use haproxy_fleet::haproxy::version::{Capabilities, Version};
+use haproxy_fleet::local::echo::Echo;
 use haproxy_fleet::model::*;
 use std::net::UdpSocket;
 
@@ -375,4 +376,21 @@ fn tcp_listeners_pass_bytes_on_to_servers_that_are_checked_elsewhere() {
     let protocol = Protocol::Tcp { backend: id("lb") };
     model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 80 });
     run(&model, |haproxy| assert_eq!(first(&haproxy.get("a.test", "/x")), "replica GET /x"));
+}
+
+#[test]
+fn servers_are_spoken_to_in_http_2_without_tls_where_the_policy_says_so() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let echo = runtime.block_on(Echo::start("shop", "web", "http", 1)).unwrap();
+    let mut model = empty();
+    for (name, h2c) in [("two", Some(true)), ("one", None)] {
+        let policy = Policy { server: ServerOptions { h2c, ..ServerOptions::default() }, ..Policy::default() };
+        backend(&mut model, name, &[echo.addresses()[0]], policy);
+    }
+    host(&mut model, name("a.test"), vec![route(prefix("/two"), to("two")), route(prefix("/"), to("one"))]);
+    run(&model, |haproxy| {
+        let (two, one) = (haproxy.get("a.test", "/two"), haproxy.get("a.test", "/"));
+        assert!(two.contains(r#""protocol":"HTTP/2""#), "{two}");
+        assert!(one.contains(r#""protocol":"HTTP/1.1""#), "{one}");
+    });
 }

@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// What is remembered about a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HostState {
-    pub(super) uses: BTreeSet<BackendId>,
+    /// In order.
+    pub(super) uses: Box<[BackendId]>,
     /// Rules for its candidates.
     pub(super) rules: Vec<Line>,
     /// Whether some of its routes are not plain.
@@ -61,7 +62,7 @@ impl Renderer {
 
         let existed = self.hosts.contains_key(id);
         let before = self.hosts.remove(id).unwrap_or_default();
-        for gone in before.uses.difference(&state.uses) {
+        for gone in before.uses.iter().filter(|id| state.uses.binary_search(id).is_err()) {
             if let Some(users) = self.users.get_mut(gone) {
                 users.remove(id);
                 if users.is_empty() {
@@ -69,7 +70,7 @@ impl Renderer {
                 }
             }
         }
-        for new in state.uses.difference(&before.uses) {
+        for new in state.uses.iter().filter(|id| before.uses.binary_search(id).is_err()) {
             self.users.entry(new.clone()).or_default().insert(id.clone());
         }
         let deep = matches!(matched, HostMatch::DeepWildcard(_)) && existed != host.is_some();
@@ -96,7 +97,8 @@ impl Renderer {
         }
         let sources: BTreeSet<&ObjectRef> = routes.iter().map(|route| &route.source).collect();
         let mut state = HostState { sources: sources.into_iter().cloned().collect(), ..HostState::default() };
-        state.uses = routes.iter().flat_map(|route| backends_of(&route.target)).cloned().collect();
+        let uses: BTreeSet<&BackendId> = routes.iter().flat_map(|route| backends_of(&route.target)).collect();
+        state.uses = uses.into_iter().cloned().collect();
         let mut entries = Entries::default();
         let redirects = routes.iter().any(|route| route.https_redirect.is_some());
         let plain = routes.iter().all(|route| route.conditions.is_empty() && !matches!(route.path, PathMatch::Regex(_)));

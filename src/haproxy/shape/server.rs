@@ -57,6 +57,8 @@ pub(super) fn keywords(policy: &Policy, mode: Mode, checks: Option<bool>, cookie
     }
     if options.ssl == Some(true) {
         tls(options, mode, checked, problems, &mut out);
+    } else if options.h2c == Some(true) && mode == Mode::Http {
+        out.push_str(" proto h2");
     }
     ServerKeywords { text: out.into(), checked, weight: options.weight.unwrap_or(1).min(256), cookie }
 }

@@ -58,6 +58,7 @@ pub(super) fn read(bytes: &[u8], limit: usize) -> Document {
             for node in nodes.iter().filter(|node| !node.is_null()) {
                 collect(node, &Path::Root, limit, MAX_LISTS, &mut items);
             }
+            items.shrink_to_fit();
             Document { items, malformed: None }
         }
         Err(error) => Document { items: Vec::new(), malformed: Some(error) },

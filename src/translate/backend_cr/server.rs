@@ -26,6 +26,7 @@ impl Reader {
             ca: server.ssl_cafile.as_deref().map(|text| self.authorities(world, text)),
             sni: server.sni.as_deref().and_then(|text| self.sni(text)),
             alpn: server.alpn.as_deref().and_then(|text| self.alpn(text)),
+            h2c: None,
             send_proxy: self.send_proxy(server),
         };
         self.policy.server = options;
