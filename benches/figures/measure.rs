@@ -15,11 +15,6 @@ impl Samples {
         self.0.push(sample);
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// The duration in milliseconds that the given share of samples (0 to 1) does not exceed; 0 without samples.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // small counts
     pub fn quantile_ms(&mut self, share: f64) -> f64 {

@@ -52,11 +52,6 @@ impl Origin {
     pub fn port(&self) -> u16 {
         self.port
     }
-
-    /// Its process.
-    pub fn process(&self) -> u32 {
-        self.process.id()
-    }
 }
 
 impl Drop for Origin {

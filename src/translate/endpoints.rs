@@ -57,7 +57,8 @@ pub(super) fn collect<'a>(
             }
         }
     }
-    out.by_port = found.into_iter().map(|(port, found)| (port, found.endpoints.into_values().collect())).collect();
+    let by_port = found.into_iter().map(|(port, found)| (port, found.endpoints.into_values().collect()));
+    out.by_port = LiteMap::from_sorted_store_unchecked(by_port.collect());
     out
 }
 

@@ -18,6 +18,11 @@ pub(super) struct Age {
 }
 
 impl Age {
+    /// Before every age that there is.
+    pub(super) fn first() -> Self {
+        Self { undated: false, created: None, namespace: "".into(), name: "".into() }
+    }
+
     pub(super) fn of(meta: &Meta) -> Self {
         Self { undated: meta.creation.is_none(), created: meta.creation, namespace: meta.namespace.clone(), name: meta.name.clone() }
     }

@@ -66,7 +66,7 @@ pub(super) fn translate(ingress: &Ingress, fleet: &FleetState, mut look: Lookups
         reader.scope(ingress);
         reader.read(ingress);
     }
-    let Reader { object, hosts, backends, mut diagnostics, .. } = reader;
+    let Reader { object, mut hosts, backends, mut diagnostics, .. } = reader;
     diagnostics.sort();
     diagnostics.dedup();
     if diagnostics.len() > MAX_DIAGNOSTICS {
@@ -74,7 +74,12 @@ pub(super) fn translate(ingress: &Ingress, fleet: &FleetState, mut look: Lookups
         diagnostics.truncate(MAX_DIAGNOSTICS);
         diagnostics.push(Diagnostic::error(&object, "", codes::LIMIT_REACHED, message, "correct those that are listed first"));
     }
-    let (hosts, backends) = (hosts.into_iter().collect(), backends.into_iter().collect());
+    for claims in hosts.values_mut() {
+        claims.rules.shrink_to_fit();
+    }
+    // from vectors of the very length
+    let hosts = LiteMap::from_sorted_store_unchecked(hosts.into_iter().collect());
+    let backends = LiteMap::from_sorted_store_unchecked(backends.into_iter().collect());
     (Fragment { object, age: Age::of(&ingress.meta), hosts, backends, diagnostics }, look.references, look.made)
 }
 

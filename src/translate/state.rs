@@ -49,7 +49,7 @@ pub(super) struct State {
     pub index: ReverseIndex<Dependent>,
     pub fragments: BTreeMap<Key, Fragment>,
     /// Who says something about each host, the oldest first.
-    claimants: BTreeMap<HostMatch, BTreeSet<Age>>,
+    claimants: BTreeSet<(HostMatch, Age)>,
     /// What became of each host, but for its routes, which are in the model.
     merged: BTreeMap<HostMatch, (Vec<CertificateId>, Vec<Diagnostic>)>,
     /// Which backends are wanted, and by how many.
@@ -158,11 +158,8 @@ impl State {
                 continue;
             }
             dirty.hosts.insert(host.clone());
-            if let (Some(old), Some(ages)) = (&old, self.claimants.get_mut(host)) {
-                ages.remove(&old.age);
-                if ages.is_empty() {
-                    self.claimants.remove(host);
-                }
+            if let Some(old) = &old {
+                self.claimants.remove(&(host.clone(), old.age.clone()));
             }
         }
         for (host, claims) in new.iter().flat_map(|new| &new.hosts) {
@@ -171,7 +168,7 @@ impl State {
             }
             dirty.hosts.insert(host.clone());
             if let Some(new) = &new {
-                self.claimants.entry(host.clone()).or_default().insert(new.age.clone());
+                self.claimants.insert((host.clone(), new.age.clone()));
             }
         }
         // New wishes first: what both want is never unwanted in between.
@@ -297,8 +294,8 @@ impl State {
     }
 
     fn merge(&mut self, host: &HostMatch, certificates: &mut BTreeSet<CertificateId>, touched: &mut Touched) {
-        let fragments =
-            self.claimants.get(host).into_iter().flatten().filter_map(|age| self.fragments.get(&(age.namespace.clone(), age.name.clone())));
+        let ages = self.claimants.range((host.clone(), Age::first())..).take_while(|(of, _)| of == host).map(|(_, age)| age);
+        let fragments = ages.filter_map(|age| self.fragments.get(&(age.namespace.clone(), age.name.clone())));
         let claimants: Vec<Claimant<'_>> =
             fragments.filter_map(|f| f.hosts.get(host).map(|claims| Claimant { age: &f.age, object: &f.object, claims })).collect();
         let last =

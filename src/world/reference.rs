@@ -50,12 +50,13 @@ impl Changed {
 pub struct ReverseIndex<D> {
     /// In order.
     looked_for: BTreeMap<D, Box<[Reference]>>,
-    dependents: BTreeMap<Reference, BTreeSet<D>>,
+    /// One tree of pairs, as most are looked for by one; none stands before the first of a reference.
+    dependents: BTreeSet<(Reference, Option<D>)>,
 }
 
 impl<D> Default for ReverseIndex<D> {
     fn default() -> Self {
-        Self { looked_for: BTreeMap::new(), dependents: BTreeMap::new() }
+        Self { looked_for: BTreeMap::new(), dependents: BTreeSet::new() }
     }
 }
 
@@ -70,13 +71,11 @@ impl<D: Ord + Clone> ReverseIndex<D> {
     pub fn set(&mut self, dependent: D, references: BTreeSet<Reference>) -> Vec<Reference> {
         let old = self.looked_for.remove(&dependent).unwrap_or_default();
         for reference in references.iter().filter(|reference| old.binary_search(reference).is_err()) {
-            self.dependents.entry(reference.clone()).or_default().insert(dependent.clone());
+            self.dependents.insert((reference.clone(), Some(dependent.clone())));
         }
         let mut gone = old.into_vec();
         gone.retain(|reference| !references.contains(reference));
-        for reference in &gone {
-            self.unlink(reference, &dependent);
-        }
+        self.unlink(&gone, &dependent);
         if !references.is_empty() {
             self.looked_for.insert(dependent, references.into_iter().collect());
         }
@@ -86,23 +85,19 @@ impl<D: Ord + Clone> ReverseIndex<D> {
     /// From now on `dependent` has looked for nothing. Returns what it looked for before.
     pub fn remove(&mut self, dependent: &D) -> Vec<Reference> {
         let gone = self.looked_for.remove(dependent).unwrap_or_default().into_vec();
-        for reference in &gone {
-            self.unlink(reference, dependent);
-        }
+        self.unlink(&gone, dependent);
         gone
     }
 
     /// Who has looked for `reference`, in order.
     pub fn dependents(&self, reference: &Reference) -> impl Iterator<Item = &D> {
-        self.dependents.get(reference).into_iter().flatten()
+        let pairs = self.dependents.range((reference.clone(), None)..).take_while(move |(of, _)| of == reference);
+        pairs.filter_map(|(_, dependent)| dependent.as_ref())
     }
 
-    fn unlink(&mut self, reference: &Reference, dependent: &D) {
-        if let Some(dependents) = self.dependents.get_mut(reference) {
-            dependents.remove(dependent);
-            if dependents.is_empty() {
-                self.dependents.remove(reference);
-            }
+    fn unlink(&mut self, references: &[Reference], dependent: &D) {
+        for reference in references {
+            self.dependents.remove(&(reference.clone(), Some(dependent.clone())));
         }
     }
 }

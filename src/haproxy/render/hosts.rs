@@ -63,15 +63,10 @@ impl Renderer {
         let existed = self.hosts.contains_key(id);
         let before = self.hosts.remove(id).unwrap_or_default();
         for gone in before.uses.iter().filter(|id| state.uses.binary_search(id).is_err()) {
-            if let Some(users) = self.users.get_mut(gone) {
-                users.remove(id);
-                if users.is_empty() {
-                    self.users.remove(gone);
-                }
-            }
+            self.users.remove(&(gone.clone(), id.clone()));
         }
         for new in state.uses.iter().filter(|id| before.uses.binary_search(id).is_err()) {
-            self.users.entry(new.clone()).or_default().insert(id.clone());
+            self.users.insert((new.clone(), id.clone()));
         }
         let deep = matches!(matched, HostMatch::DeepWildcard(_)) && existed != host.is_some();
         let changed = before.rules != state.rules || before.indirect != state.indirect || deep;

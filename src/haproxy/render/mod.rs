@@ -72,7 +72,7 @@ pub struct Renderer {
     backends: Backends,
     hosts: BTreeMap<HostId, HostState>,
     /// The reverse index: who looks at a backend's name.
-    users: BTreeMap<BackendId, BTreeSet<HostId>>,
+    users: BTreeSet<(BackendId, HostId)>,
     /// Listeners that name backends themselves, with the owners of their map entries.
     passthrough: BTreeMap<ListenerName, BTreeSet<BackendId>>,
     listener_entries: BTreeMap<ListenerName, BTreeSet<ResourceKey>>,
@@ -98,7 +98,7 @@ impl Renderer {
             bundle: Bundle::default(),
             backends: Backends::default(),
             hosts: BTreeMap::new(),
-            users: BTreeMap::new(),
+            users: BTreeSet::new(),
             passthrough: BTreeMap::new(),
             listener_entries: BTreeMap::new(),
             standing: BTreeSet::new(),
@@ -119,7 +119,8 @@ impl Renderer {
         let mut hosts: BTreeSet<HostId> = touched.hosts.clone();
         let mut listeners = touched.listeners.clone();
         for id in &renamed {
-            hosts.extend(self.users.get(id).into_iter().flatten().cloned());
+            let first: HostId = ("".into(), HostMatch::Exact("".into()));
+            hosts.extend(self.users.range((id.clone(), first)..).take_while(|(of, _)| of == id).map(|(_, host)| host.clone()));
             listeners.extend(self.passthrough.iter().filter(|(_, ids)| ids.contains(id)).map(|(name, _)| name.clone()));
         }
         let mut frontends = first || !touched.listeners.is_empty();

@@ -136,10 +136,10 @@ impl Files {
         }
         self.faults = faults;
         self.loaded = true;
-        Ok(self.take_over(&present, stale))
+        Ok(self.take_over(&present, &stale))
     }
 
-    fn take_over(&mut self, present: &BTreeSet<FileKey>, stale: Vec<state::Stale>) -> Delta {
+    fn take_over(&mut self, present: &BTreeSet<FileKey>, stale: &[state::Stale]) -> Delta {
         let mut affected = BTreeSet::new();
         let gone: Vec<FileKey> = self.states.keys().filter(|key| !present.contains(*key)).cloned().collect();
         for key in gone {

@@ -84,13 +84,20 @@ struct Raw {
     pieces: Vec<(Piece, blake3::Hash)>,
 }
 
+/// Files whose bytes are in memory at a time.
+const BATCH: usize = 512;
+
 /// Reads `stale` files. Documents that `old` has already are not read again. `None` for a file that is gone.
 pub(super) fn read_all<'s>(
-    stale: Vec<Stale>,
+    stale: &[Stale],
     old: impl Fn(&FileKey) -> Option<&'s FileState>,
     limits: Limits,
 ) -> Vec<(FileKey, Option<FileState>)> {
-    let raw = parallel::map(&stale, |stale| raw(stale, limits));
+    stale.chunks(BATCH).flat_map(|batch| read_batch(batch, &old, limits)).collect()
+}
+
+fn read_batch<'s>(stale: &[Stale], old: &impl Fn(&FileKey) -> Option<&'s FileState>, limits: Limits) -> Vec<(FileKey, Option<FileState>)> {
+    let raw = parallel::map(stale, |stale| raw(stale, limits));
     let mut known: Vec<HashMap<blake3::Hash, Arc<Document>>> = Vec::with_capacity(stale.len());
     let mut jobs = Vec::new();
     for (at, (stale, raw)) in stale.iter().zip(&raw).enumerate() {
@@ -108,9 +115,9 @@ pub(super) fn read_all<'s>(
             known.insert(*hash, document);
         }
     }
-    let files = raw.iter().zip(&known).zip(&stale);
+    let files = raw.iter().zip(&known).zip(stale);
     let states: Vec<Option<FileState>> = files.map(|((raw, known), stale)| state(raw.as_ref(), known, stale, old(&stale.key))).collect();
-    stale.into_iter().map(|stale| stale.key).zip(states).collect()
+    stale.iter().map(|stale| stale.key.clone()).zip(states).collect()
 }
 
 fn raw(stale: &Stale, limits: Limits) -> io::Result<Raw> {
