@@ -157,7 +157,8 @@ impl Applier {
                 } }
                 status = self.child.wait() => {
                     if !inbox.is_stopping() {
-                        tracing::error!(?status, "HAProxy died");
+                        let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                        tracing::error!(how, "HAProxy died");
                         self.restart().await;
                     }
                     if inbox.is_stopping() {

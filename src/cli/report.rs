@@ -1,6 +1,6 @@
 //! Findings and changes as text: for a terminal, and plain.
 
-use crate::report::{Kind, Located, Location, Severity};
+use crate::report::{Kind, Located, Location, Severity, counted};
 use crate::status::json::{Change, Class};
 use std::fmt::Write;
 
@@ -153,16 +153,9 @@ pub fn findings(all: &[Located], style: Style) -> String {
 pub fn sum(all: &[Located]) -> String {
     let count = |severity| all.iter().filter(|located| located.diagnostic.severity == severity).count();
     let named = [(Severity::Error, "error", "errors"), (Severity::Warning, "warning", "warnings"), (Severity::Info, "remark", "remarks")];
-    let parts: Vec<String> = named.into_iter().filter_map(|(severity, one, many)| counted(count(severity), one, many)).collect();
+    let found = named.into_iter().map(|(severity, one, many)| (count(severity), one, many)).filter(|(count, ..)| *count > 0);
+    let parts: Vec<String> = found.map(|(count, one, many)| counted(count, one, many)).collect();
     if parts.is_empty() { "no findings".into() } else { parts.join(", ") }
-}
-
-fn counted(count: usize, one: &str, many: &str) -> Option<String> {
-    match count {
-        0 => None,
-        1 => Some(format!("1 {one}")),
-        count => Some(format!("{count} {many}")),
-    }
 }
 
 /// Changes, one after the other, and a sum:
@@ -194,9 +187,11 @@ pub fn changes(all: &[Change], style: Style) -> String {
     let count = |class| all.iter().filter(|change| change.class == class).count();
     let parts: Vec<String> = [Class::Live, Class::Deferred, Class::Reload]
         .into_iter()
-        .filter_map(|class| counted(count(class), class.as_str(), class.as_str()))
+        .filter(|class| count(*class) > 0)
+        .map(|class| counted(count(class), class.as_str(), class.as_str()))
         .collect();
-    let sum = counted(all.len(), "change", "changes").map_or_else(|| "no changes".into(), |sum| format!("{sum}: {}", parts.join(", ")));
+    let sum =
+        if all.is_empty() { "no changes".to_owned() } else { format!("{}: {}", counted(all.len(), "change", "changes"), parts.join(", ")) };
     text.push_str(&sum);
     text.push('\n');
     text

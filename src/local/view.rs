@@ -4,6 +4,7 @@ use super::lines;
 use super::urls::command;
 use crate::cli::report::printable;
 use crate::cli::{Error, Output};
+use crate::report::counted;
 use crate::status::json::{Diagnostic, Fleet, Listener, Protocol, Replica, Status};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -135,12 +136,12 @@ fn draw_replica(replica: &Replica, wanted: u64, names: usize) -> String {
     let refused = if replica.refused.is_empty() { String::new() } else { format!("  {} refused", replica.refused.len()) };
     let addresses: Vec<&str> = replica.listeners.iter().map(|listener| listener.address.as_str()).collect();
     format!(
-        "  {} {:<names$}{zone}  {}  {} reloads  {} live commands{behind}{refused}",
+        "  {} {:<names$}{zone}  {}  {}  {}{behind}{refused}",
         mark(replica.ready),
         replica.name,
         addresses.join(" "),
-        replica.reload_count,
-        replica.runtime_commands,
+        counted(replica.reload_count, "reload", "reloads"),
+        counted(replica.runtime_commands, "runtime command", "runtime commands"),
     )
 }
 
@@ -162,7 +163,13 @@ fn findings(status: &Status) -> Vec<String> {
         return Vec::new();
     }
     let count = |severity: &str| status.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count();
-    let mut lines = vec![format!("findings: {} errors, {} warnings, {} remarks", count("error"), count("warning"), count("info"))];
+    let parts = [("error", "error", "errors"), ("warning", "warning", "warnings"), ("info", "remark", "remarks")];
+    let found: Vec<String> = parts
+        .into_iter()
+        .filter(|(severity, ..)| count(severity) > 0)
+        .map(|(severity, one, many)| counted(count(severity), one, many))
+        .collect();
+    let mut lines = vec![format!("findings: {}", found.join(", "))];
     for severity in ["error", "warning", "info"] {
         lines.extend(status.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).map(brief));
     }
@@ -245,11 +252,11 @@ mod tests {
             "\
 ○ fleet edge/public  1 of 2 replicas ready  revision 2  generation 4
     at http://127.0.0.1:8080
-  ● public-0  127.0.0.2:8080  0 reloads  0 live commands
-  ○ public-1  127.0.0.2:8080  0 reloads  0 live commands
+  ● public-0  127.0.0.2:8080  0 reloads  0 runtime commands
+  ○ public-1  127.0.0.2:8080  0 reloads  0 runtime commands
     curl http://shop.localhost:8080/
 
-findings: 1 errors, 0 warnings, 0 remarks
+findings: 1 error
 error[NotFound] a.yaml:3: Ingress shop/web: no Service \\u{1b}[2J
 Ctrl-C drains, then stops
 "

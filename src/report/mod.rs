@@ -179,3 +179,9 @@ impl fmt::Debug for PrivateBytes {
         write!(f, "[redacted, {} bytes]", self.0.len())
     }
 }
+
+/// A number of things in words: `1 error`, `2 errors`.
+pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, one: &str, many: &str) -> String {
+    let what = if count == N::from(1) { one } else { many };
+    format!("{count} {what}")
+}

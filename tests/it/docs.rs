@@ -5,6 +5,7 @@ use haproxy_fleet::haproxy::shape::{Part, table};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
 use std::fmt::Write;
 use std::path::Path;
+use std::process::Command;
 
 fn check(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
@@ -113,4 +114,72 @@ fn rules(text: &mut String, schema: &JSONSchemaProps) {
     for message in messages {
         writeln!(text, "- {message}").unwrap();
     }
+}
+
+/// `examples/` with `edits` (file, what stands there, what is written in its place), in the directory `name` of `home`.
+fn edited(home: &Path, name: &str, edits: &[(&str, &str, &str)]) {
+    let directory = home.join(name);
+    std::fs::create_dir(&directory).unwrap();
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap().flatten() {
+        let mut text = std::fs::read_to_string(entry.path()).unwrap();
+        for (_, before, after) in edits.iter().filter(|(file, ..)| entry.file_name() == *file) {
+            assert!(text.contains(before), "{before:?} is not in {:?}", entry.path());
+            text = text.replacen(before, after, 1);
+        }
+        std::fs::write(directory.join(entry.file_name()), text).unwrap();
+    }
+}
+
+fn transcript(home: &Path, arguments: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_haproxy-fleet"));
+    let output = command.args(arguments.split(' ')).current_dir(home).output().unwrap();
+    let (said, status) = (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap());
+    format!("```\n$ haproxy-fleet {arguments}; echo \"exit status $?\"\n{said}exit status {status}\n```\n")
+}
+
+#[test]
+fn the_page_on_reviews_shows_what_lint_and_diff_say_of_mistakes_and_changes() {
+    let home = tempfile::tempdir().unwrap();
+    edited(home.path(), "examples", &[]);
+    edited(
+        home.path(),
+        "mistakes",
+        &[
+            ("fleet.yaml", "replicas: 3", "replica: 3"),
+            ("fleet.yaml", "name: defaults #", "name: default #"),
+            (
+                "shop.yaml",
+                "name: cart\n                port:\n                  number: 80",
+                "name: cart\n                port:\n                  name: web",
+            ),
+            ("shop.yaml", "hosts: [shop.localhost]", "hosts: [shop.localhost]\n      secretName: shop-tls"),
+            ("shop.yaml", "algorithm: roundrobin", "algorithm: static-rr"),
+            ("api.yaml", "haproxy-fleet.dev/timeout-server: 10s", "haproxy-fleet.dev/timeout-sever: 10s"),
+            ("api.yaml", "host: old-api.localhost", "host: \"old api\""),
+        ],
+    );
+    edited(
+        home.path(),
+        "changed",
+        &[
+            ("api.yaml", "timeout-server: 10s", "timeout-server: 20s"),
+            ("api.yaml", "X-Api-Version: \"1\"", "X-Api-Version: \"2\""),
+            ("shop.yaml", "nocache: true", "nocache: true\n    httponly: true"),
+        ],
+    );
+    let text = format!(
+        "# Reviews\n\n\
+        `lint` and `diff` run the pipeline of the operator over files: in a terminal, in an editor, in the checks of a\n\
+        repository. `-o json` gives both for machines.\n\n\
+        ## What is wrong\n\n\
+        The examples with seven mistakes in them. Each is told where it stands, with what happens meanwhile and what to do;\n\
+        everything else is served.\n\n{}\n\
+        ## What a change does\n\n\
+        Without mistakes: a longer time-out and another header value are values, which are live; one more option of a cookie\n\
+        is another shape, which one reload brings.\n\n{}\n\
+        `--haproxy-version 3.2` says the same for fleets on the older line.\n",
+        transcript(home.path(), "lint -f mistakes"),
+        transcript(home.path(), "diff examples changed"),
+    );
+    check("reviews.md", &text);
 }
