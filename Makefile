@@ -12,7 +12,7 @@ BENCH ?=
 DIR ?= examples
 ADMIN ?= 127.0.0.1:9901
 
-.PHONY: help run test test-local lint deny doc bench fuzz
+.PHONY: help run test lint deny doc bench fuzz
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20

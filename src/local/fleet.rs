@@ -22,7 +22,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 /// How long the load balancer may take to stop sending to a replica that leaves.
@@ -185,8 +185,10 @@ pub(super) struct LocalFleet {
     digest: Digest,
     replicas: BTreeMap<String, Running>,
     balancer: Option<Balancer>,
-    /// Replicas that are on their way out, by their key in `replicas`.
-    departures: JoinSet<String>,
+    /// Replicas on their way out.
+    departures: JoinSet<()>,
+    /// Those that are out, by key: sent before the bell is rung for it, so that whoever hears it finds them.
+    departed: (mpsc::UnboundedSender<String>, mpsc::UnboundedReceiver<String>),
     /// Addresses that people may try.
     urls: Vec<String>,
     /// Whether a bundle was delivered since the start; before, the last good state serves.
@@ -196,9 +198,9 @@ pub(super) struct LocalFleet {
 impl LocalFleet {
     /// The fleet `id` as it was last, or never yet, served. Nothing runs until [`Self::converge`].
     pub(super) fn new(id: FleetId, record: Record, environment: Arc<Environment>) -> Self {
-        let (replicas, departures) = (BTreeMap::new(), JoinSet::new());
+        let (replicas, departures, departed) = (BTreeMap::new(), JoinSet::new(), mpsc::unbounded_channel());
         let digest = u128::from_str_radix(&record.digest, 16).map_or_else(|_| Digest::default(), Digest);
-        Self { id, environment, record, digest, replicas, balancer: None, departures, urls: Vec::new(), delivered: false }
+        Self { id, environment, record, digest, replicas, balancer: None, departures, departed, urls: Vec::new(), delivered: false }
     }
 
     /// When it was first seen.
@@ -356,8 +358,9 @@ impl LocalFleet {
             self.replicas.entry(key.clone()).and_modify(|running| running.phase = Phase::Leaving);
         }
         let mut changed = !leaving.is_empty() || joins;
-        while let Some(gone) = self.departures.try_join_next() {
-            let Some(running) = gone.ok().and_then(|key| self.replicas.remove(&key)) else { continue };
+        while self.departures.try_join_next().is_some() {}
+        while let Ok(key) = self.departed.1.try_recv() {
+            let Some(running) = self.replicas.remove(&key) else { continue };
             changed = true;
             addresses.forget_replica(&running.purpose).map_err(io_error("cannot remember addresses"))?;
             let directory = record::directory(&self.environment.state, &self.id).join(&running.directory);
@@ -383,7 +386,7 @@ impl LocalFleet {
     /// Lets a replica go once the balancer has stopped sending to it.
     fn depart(&mut self, key: String) {
         let Some(running) = self.replicas.get(&key) else { return };
-        let (agent, news) = (running.agent.clone(), self.environment.news.clone());
+        let (agent, news, departed) = (running.agent.clone(), self.environment.news.clone(), self.departed.0.clone());
         let front = self.balancer.as_ref().map(|balancer| (balancer.agent.status(), balancer.generation));
         self.departures.spawn(async move {
             if let Some((mut status, generation)) = front {
@@ -391,8 +394,9 @@ impl LocalFleet {
                 let _ = tokio::time::timeout(DEREGISTRATION, status.wait_for(|status| status.generation >= generation)).await;
             }
             agent.drain(Drain { deadline: DRAIN }).await;
+            // nobody listens any more only when all of it ends
+            let _ = departed.send(key);
             news.notify_one();
-            key
         });
     }
 
