@@ -545,12 +545,22 @@ impl<'a> Planner<'a> {
         if self.by_reload || self.target.forced.contains_key(&old.key) {
             return None;
         }
-        let next = self.successors.get(backend)?;
-        let next = servers_of(self.target.wanted.get(&ResourceKey::Servers(next.clone()))?);
+        let next = self.successors.get(backend).and_then(|next| self.wanted_servers(next)).or_else(|| self.of_same_service(backend))?;
         let servers = in_place_of(backend, before, next);
         let steps = self.server_steps(backend, &servers, before).ok()?;
         let after = Arc::new(Resource::new(old.key.clone(), Content::Servers(servers), old.sources.clone()));
         (after.hash() != old.hash()).then(|| Take { key: old.key.clone(), after: Some(after), steps })
+    }
+
+    fn wanted_servers(&self, backend: &Name) -> Option<&'a [Server]> {
+        self.target.wanted.get(&ResourceKey::Servers(backend.clone())).map(|resource| servers_of(resource))
+    }
+
+    /// The servers of a backend that is wanted and is of the same service: all of these have the same endpoints.
+    fn of_same_service(&self, backend: &str) -> Option<&'a [Server]> {
+        let prefix: Name = service_of(backend)?.into();
+        let backends = self.target.wanted.backends_after(Some(&prefix)).take_while(|name| name.starts_with(&*prefix));
+        backends.filter_map(|name| self.wanted_servers(name)).find(|servers| !servers.is_empty())
     }
 
     fn remove(&mut self, old: &Arc<Resource>) {
@@ -605,9 +615,14 @@ impl<'a> Planner<'a> {
 
 /// Whether two backends are of the same service and port, by their names.
 fn same_service(a: &str, b: &str) -> bool {
+    service_of(a).is_some_and(|left| Some(left) == service_of(b))
+}
+
+/// What the names of all backends of its service and port begin with.
+fn service_of(name: &str) -> Option<&str> {
     // NAMESPACE_SERVICE_PORT_…, and no part holds an underscore
-    let service = |name: &str| name.match_indices('_').nth(2).map(|(end, _)| name[..end].to_owned());
-    !a.starts_with('_') && service(a).is_some_and(|left| Some(left) == service(b))
+    let (end, _) = name.match_indices('_').nth(2).filter(|_| !name.starts_with('_'))?;
+    Some(&name[..=end])
 }
 
 /// The servers of the backend `backend` if it had the endpoints of `next`: those that it has stay what they are,
