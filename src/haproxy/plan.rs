@@ -407,9 +407,14 @@ impl<'a> Planner<'a> {
                 continue;
             }
             held = Some(entry.value.clone());
-            if let Some(was) = was {
-                self.keep_referent(&new.key, &was.value, Some(&entry.value));
-                mixed.push(was.clone());
+            let meanwhile = match was {
+                Some(was) => Some(was.value.clone()),
+                // a route that is new leads to what serves in the place of its backend
+                None => self.predecessor(&entry.value).map(|name| Box::from(&**name)),
+            };
+            if let Some(value) = meanwhile {
+                self.keep_referent(&new.key, &value, Some(&entry.value));
+                mixed.push(MapEntry { key: entry.key.clone(), value });
             }
         }
         if let Some(kept) = self.kept_of_candidates(purpose, &old, entries) {
@@ -550,6 +555,14 @@ impl<'a> Planner<'a> {
         let steps = self.server_steps(backend, &servers, before).ok()?;
         let after = Arc::new(Resource::new(old.key.clone(), Content::Servers(servers), old.sources.clone()));
         (after.hash() != old.hash()).then(|| Take { key: old.key.clone(), after: Some(after), steps })
+    }
+
+    /// What has the identity of the backend `name` and another shape.
+    fn predecessor(&self, name: &str) -> Option<&'a Name> {
+        let (identity, _) = name.rsplit_once('_').filter(|_| service_of(name).is_some())?;
+        let prefix: Name = format!("{identity}_").into();
+        let mut backends = self.accepted.backends_after(Some(&prefix)).take_while(|name| name.starts_with(&*prefix));
+        backends.find(|name| !name[prefix.len()..].contains('_'))
     }
 
     fn wanted_servers(&self, backend: &Name) -> Option<&'a [Server]> {
