@@ -313,6 +313,10 @@ impl<'a> Planner<'a> {
         let BackendClass::Shaped { shape, mode, guid } = &head.class else {
             return self.reload(new, format!("backend {name} has directives of its own and {what}"));
         };
+        if self.shape_is_aside(shape) {
+            // no reload brings it
+            return self.wait(new, format!("its policy shape {shape} is set aside"));
+        }
         if known || self.process.lingering.resources.contains_key(&new.key) {
             return self.reload(new, format!("backend {name} changed its head"));
         }

@@ -150,6 +150,30 @@ fn a_backend_that_is_set_aside_keeps_the_one_it_would_replace() {
 }
 
 #[test]
+fn a_shape_that_is_set_aside_asks_for_no_reload_and_its_backend_leaves_the_old_one_in_place() {
+    let mut after = start();
+    for key in [ResourceKey::Backend("one".into()), ResourceKey::Servers("one".into())] {
+        after.set(&key, None);
+    }
+    section(&mut after, "30-shape-b", "defaults shape-b\n");
+    backend(&mut after, "two", "b", &["t1"]);
+    routes(&mut after, "h", &[("h|/", "two")]);
+    let before = start();
+    let keys = before.diff(&after).into_iter().map(|change| change.key).collect();
+    let aside = BTreeSet::from([ResourceKey::Section("30-shape-b".into())]);
+    let forced = BTreeMap::new();
+    let target = Target { wanted: &after, aside: &aside, forced: &forced };
+    for capabilities in [&NEW, &OLD] {
+        let plan = plan(&before, &Process::loaded(&before), target, &keys, capabilities);
+        assert!(plan.reload.is_none(), "{:?}", plan.reload);
+        assert!(steps(&plan).is_empty());
+        for key in [ResourceKey::Backend("one".into()), ResourceKey::Backend("two".into())] {
+            assert!(plan.waiting.contains(&key), "{key}");
+        }
+    }
+}
+
+#[test]
 fn a_removed_backend_never_reloads() {
     let mut after = start();
     for key in [ResourceKey::Backend("one".into()), ResourceKey::Servers("one".into())] {
