@@ -9,6 +9,7 @@ mod command;
 mod crosscheck;
 mod docs;
 mod golden;
+mod held;
 mod injection;
 mod models;
 mod policies;

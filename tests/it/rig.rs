@@ -184,7 +184,22 @@ impl Rig {
 
     /// A HAProxy that was given nothing yet.
     pub async fn bare(haproxy: &Path) -> Self {
-        let directory = Arc::new(tempfile::tempdir().unwrap());
+        Self::bare_in(tempfile::tempdir().unwrap(), haproxy).await
+    }
+
+    /// A HAProxy that was given nothing yet, and what its validations have to pass.
+    pub async fn gated(haproxy: &Path) -> (Self, Gate) {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = Gate { home: directory.path().to_owned() };
+        let program = directory.path().join("haproxy");
+        // a link, because a program that has just been written may not be started yet
+        std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/slow-haproxy.sh"), &program).unwrap();
+        std::fs::write(directory.path().join("real"), haproxy.as_os_str().as_encoded_bytes()).unwrap();
+        (Self::bare_in(directory, &program).await, gate)
+    }
+
+    async fn bare_in(directory: tempfile::TempDir, haproxy: &Path) -> Self {
+        let directory = Arc::new(directory);
         let ip = address();
         let at = |port| SocketAddr::from((ip, port));
         let pod = Pod {
@@ -245,6 +260,12 @@ impl Rig {
         self.until("applied", |status| status.generation == generation && (status.waiting == 0 || !status.refused.is_empty())).await
     }
 
+    /// Waits until all of it is done that can be done live.
+    pub async fn live(&self) -> Status {
+        let generation = self.generation;
+        self.until("live", |status| status.generation == generation).await
+    }
+
     pub async fn until(&self, what: &str, condition: impl FnMut(&Status) -> bool) -> Status {
         let mut status = self.agent.status();
         let found = tokio::time::timeout(Duration::from_secs(30), status.wait_for(condition)).await.map(|found| found.unwrap().clone());
@@ -273,6 +294,30 @@ impl Rig {
         let socket = std::fs::read_dir(self.home.join("run")).unwrap().next().unwrap().unwrap().path();
         let mut session = Session::open(&socket, worker, Duration::from_secs(5)).await.unwrap();
         session.exchange(&[Command::plain(command)]).await.unwrap().remove(0)
+    }
+}
+
+/// Where validations wait while it is closed.
+pub struct Gate {
+    home: PathBuf,
+}
+
+impl Gate {
+    pub fn close(&self) {
+        std::fs::write(self.home.join("closed"), "").unwrap();
+    }
+
+    pub fn open(&self) {
+        std::fs::remove_file(self.home.join("closed")).unwrap();
+    }
+
+    /// Whether a validation waits now.
+    pub fn is_waited_at(&self) -> bool {
+        self.home.join("waiting").exists()
+    }
+
+    pub async fn waited_at(&self) {
+        eventually(async || self.is_waited_at().then_some(())).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! A HAProxy with its agent that runs what the renderer makes of a model.
 
 use crate::models::{backend, empty, host, name, prefix, route, source, to};
-use crate::rig::{Rig, pem};
+use crate::rig::{Gate, Rig, pem};
 use haproxy_fleet::agent::Status;
 use haproxy_fleet::haproxy::render::Renderer;
 use haproxy_fleet::haproxy::version::{Capabilities, Version};
@@ -21,6 +21,12 @@ impl Site {
     /// A HAProxy that serves `model`.
     pub async fn start(version: Version, haproxy: &Path, model: Model) -> Self {
         Self::on(version, Rig::bare(haproxy).await, model).await
+    }
+
+    /// The same, and what its validations have to pass.
+    pub async fn gated(version: Version, haproxy: &Path, model: Model) -> (Self, Gate) {
+        let (rig, gate) = Rig::gated(haproxy).await;
+        (Self::on(version, rig, model).await, gate)
     }
 
     async fn on(version: Version, rig: Rig, model: Model) -> Self {
@@ -55,6 +61,12 @@ impl Site {
     pub async fn change(&mut self, change: impl FnOnce(&mut Model)) -> Status {
         self.send(change);
         self.rig.settled().await
+    }
+
+    /// Delivers it and waits until all of it is done that can be done live.
+    pub async fn live(&mut self, change: impl FnOnce(&mut Model)) -> Status {
+        self.send(change);
+        self.rig.live().await
     }
 }
 
