@@ -3,29 +3,11 @@
 
 use crate::models::{host, id, name, prefix, route, to};
 use crate::rig::Origin;
-use crate::running;
-use crate::site::{Site, all, listening, of_kind, of_method, serve};
+use crate::site::{Question, Site, Watch, all, ask, listening, of_kind, of_method, serve};
 use crate::support::haproxies;
 use haproxy_fleet::haproxy::bundle::ResourceKey;
 use haproxy_fleet::model::*;
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// What is asked: method, host, and the kind that conditions look at.
-type Question = (&'static str, &'static str, &'static str);
-
-/// Who answers: the name of an origin, or a status code.
-fn ask(http: SocketAddr, (method, host, kind): Question) -> String {
-    let request = format!("{method} / HTTP/1.1\r\nHost: {host}\r\nX-Kind: {kind}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    let answer = running::ask(http, &request);
-    match (running::status(&answer), answer.split_once("\r\n\r\n")) {
-        (200, Some((_, body))) => body.to_owned(),
-        (0, _) => "lost".to_owned(),
-        (code, _) => code.to_string(),
-    }
-}
 
 /// Each question has this answer, however often it is asked.
 fn answers(site: &Site, expected: &[(Question, &str)]) {
@@ -33,46 +15,6 @@ fn answers(site: &Site, expected: &[(Question, &str)]) {
         for _ in 0..3 {
             assert_eq!(ask(site.rig.http, *question), *answer, "{question:?}");
         }
-    }
-}
-
-/// Asks all the time, from beginning to end.
-struct Watch {
-    stop: Arc<AtomicBool>,
-    clients: Vec<(Question, tokio::task::JoinHandle<BTreeSet<String>>)>,
-}
-
-impl Watch {
-    fn start(site: &Site, questions: &[Question]) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let client = |question: &Question| {
-            let (question, http, stop) = (*question, site.rig.http, stop.clone());
-            let asking = move || {
-                let mut seen = BTreeSet::new();
-                while !stop.load(Ordering::Relaxed) {
-                    seen.insert(ask(http, question));
-                }
-                seen
-            };
-            (question, tokio::task::spawn_blocking(asking))
-        };
-        let clients = questions.iter().map(client).collect();
-        Self { stop, clients }
-    }
-
-    /// Nobody but `allowed` has ever answered.
-    async fn saw_only(mut self, allowed: &[&str]) {
-        self.stop.store(true, Ordering::Relaxed);
-        for (question, client) in std::mem::take(&mut self.clients) {
-            let seen = client.await.unwrap();
-            assert!(seen.iter().all(|answer| allowed.contains(&answer.as_str())), "{question:?}: {seen:?}");
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
     }
 }
 

@@ -20,3 +20,4 @@ mod running;
 mod site;
 mod support;
 mod traffic;
+mod validating;

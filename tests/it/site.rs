@@ -2,14 +2,17 @@
 
 use crate::models::{backend, empty, host, name, prefix, route, source, to};
 use crate::rig::{Gate, Rig, pem};
+use crate::running;
 use haproxy_fleet::agent::Status;
 use haproxy_fleet::haproxy::render::Renderer;
 use haproxy_fleet::haproxy::version::{Capabilities, Version};
 use haproxy_fleet::model::*;
 use haproxy_fleet::report::PrivateBytes;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub struct Site {
     pub rig: Rig,
@@ -121,4 +124,58 @@ pub fn of_kind(kind: &str, target: Target) -> Route {
 pub fn of_method(method: &str, target: Target) -> Route {
     let conditions = Conditions { method: Some(method.into()), ..Conditions::default() };
     Route { conditions, ..route(prefix("/"), target) }
+}
+
+/// What is asked: method, host, and the kind that conditions look at.
+pub type Question = (&'static str, &'static str, &'static str);
+
+/// Who answers: the name of an origin, or a status code.
+pub fn ask(http: SocketAddr, (method, host, kind): Question) -> String {
+    let request = format!("{method} / HTTP/1.1\r\nHost: {host}\r\nX-Kind: {kind}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let answer = running::ask(http, &request);
+    match (running::status(&answer), answer.split_once("\r\n\r\n")) {
+        (200, Some((_, body))) => body.to_owned(),
+        (0, _) => "lost".to_owned(),
+        (code, _) => code.to_string(),
+    }
+}
+
+/// Clients that ask all the time.
+pub struct Watch {
+    stop: Arc<AtomicBool>,
+    clients: Vec<(Question, tokio::task::JoinHandle<BTreeSet<String>>)>,
+}
+
+impl Watch {
+    pub fn start(site: &Site, questions: &[Question]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let client = |question: &Question| {
+            let (question, http, stop) = (*question, site.rig.http, stop.clone());
+            let asking = move || {
+                let mut seen = BTreeSet::new();
+                while !stop.load(Ordering::Relaxed) {
+                    seen.insert(ask(http, question));
+                }
+                seen
+            };
+            (question, tokio::task::spawn_blocking(asking))
+        };
+        let clients = questions.iter().map(client).collect();
+        Self { stop, clients }
+    }
+
+    /// Nobody but `allowed` has ever answered.
+    pub async fn saw_only(mut self, allowed: &[&str]) {
+        self.stop.store(true, Ordering::Relaxed);
+        for (question, client) in std::mem::take(&mut self.clients) {
+            let seen = client.await.unwrap();
+            assert!(seen.iter().all(|answer| allowed.contains(&answer.as_str())), "{question:?}: {seen:?}");
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }
