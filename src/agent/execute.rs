@@ -99,6 +99,10 @@ async fn run(
                 process.done(step);
                 outcome.done.push(*at);
             }
+            (Some(message), _) if instead_of_another(session, step, &message, max_payload, outcome).await? => {
+                process.done(step);
+                outcome.done.push(*at);
+            }
             // still in use by something that goes later: it is tried again when it comes back or at a reload
             (Some(_), Step::DeleteCertificate { .. }) => {}
             (Some(message), _) => {
@@ -132,6 +136,28 @@ async fn again(session: &mut Session, step: &Step, max_payload: usize, outcome: 
     let answers = session.exchange(&commands).await?;
     outcome.commands += commands.len() as u64;
     Ok(commands.iter().zip(&answers).all(|(command, answer)| command.objection(answer).is_none()))
+}
+
+/// HAProxy takes one change of a certificate at a time: ends the one that somebody else began and left, and does
+/// `step` again.
+async fn instead_of_another(
+    session: &mut Session,
+    step: &Step,
+    message: &str,
+    max_payload: usize,
+    outcome: &mut Outcome,
+) -> io::Result<bool> {
+    let Step::Certificate { authority, .. } = step else { return Ok(false) };
+    let other = message.split_once("ongoing transaction is about '").and_then(|(_, rest)| rest.split('\'').next());
+    let Some(other) = other.filter(|path| !path.contains([' ', ';', '\\'])) else { return Ok(false) };
+    let noun = if *authority { "ca-file" } else { "cert" };
+    let mut all = undo(step);
+    all.push(Command::plain(&format!("abort ssl {noun} {other}")));
+    let start = all.len();
+    all.extend(commands(step, max_payload));
+    let answers = session.exchange(&all).await?;
+    outcome.commands += all.len() as u64;
+    Ok(all[start..].iter().zip(&answers[start..]).all(|(command, answer)| command.objection(answer).is_none()))
 }
 
 /// The present lines of every list that something is deleted from.
