@@ -3,10 +3,12 @@
 
 use super::apply::{Applier, Base, Shared};
 use super::execute::{is_line, repair};
+use super::pod::DEFAULT_CERTIFICATE;
 use super::runtime::{Command, ServerState, Session, list_lines, map_entries, names, server_states};
 use crate::haproxy::bundle::{Bundle, Content, ListEntry, MapEntry, Name, ResourceKey, Server};
 use crate::haproxy::files::effective_weight;
 use crate::haproxy::plan::Step;
+use crate::report::PrivateBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -117,7 +119,9 @@ impl Applier {
         match part {
             Part::Servers(backends) => servers(session, &self.accepted, &shared, &backends, &mut found).await?,
             Part::Map(name) => map(session, &self.accepted, &name, &mut found).await?,
-            Part::Contents(paths) => contents(session, &self.accepted, &paths, &mut found).await?,
+            Part::Contents(paths) => {
+                contents(session, &self.accepted, &self.settings.pod.default_certificate, &paths, &mut found).await?;
+            }
             Part::Certificates => certificates(session, &self.accepted, &shared, &mut found).await?,
         }
         for step in &found.repairs {
@@ -199,16 +203,19 @@ fn is_at(state: &ServerState<'_>, address: SocketAddr) -> bool {
     ip == address.ip() && state.port.parse() == Ok(address.port())
 }
 
-/// Certificates that are there but are others.
-async fn contents(session: &mut Session, accepted: &Bundle, paths: &[Name], found: &mut Found) -> io::Result<()> {
+/// Certificates that are there but are others. `default` is the pod's own, where the bundle has none in its place.
+async fn contents(session: &mut Session, accepted: &Bundle, default: &PrivateBytes, paths: &[Name], found: &mut Found) -> io::Result<()> {
     let questions: Vec<Command> = paths.iter().map(|path| Command::plain(&format!("show ssl cert {path}"))).collect();
     let answers = session.exchange(&questions).await?;
     for (path, answer) in paths.iter().zip(&answers) {
-        let wanted = accepted.get(&ResourceKey::Certificate(path.clone()));
-        let Some(Content::Certificate(pem)) = wanted.map(|resource| &resource.content) else { continue };
+        let pem = match accepted.get(&ResourceKey::Certificate(path.clone())).map(|resource| &resource.content) {
+            Some(Content::Certificate(pem)) => pem,
+            _ if path.as_ref() == DEFAULT_CERTIFICATE => default,
+            _ => continue,
+        };
         let actual = certificate_identity(answer);
         if actual.is_some() && pem_identity(pem.expose()).is_some_and(|wanted| Some(wanted) != actual) {
-            let pem = crate::report::PrivateBytes::new(crate::haproxy::files::pem_lines(pem.expose()));
+            let pem = PrivateBytes::new(crate::haproxy::files::pem_lines(pem.expose()));
             found.repairs.push(Step::Certificate { path: path.clone(), pem, fresh: false, authority: false });
         }
     }
@@ -277,7 +284,7 @@ async fn certificates(session: &mut Session, accepted: &Bundle, shared: &Shared,
     for path in shared.process.certificates.iter().filter(|path| !present.contains(*path)) {
         let key = ResourceKey::Certificate(path.clone());
         if let Some(Content::Certificate(pem)) = accepted.get(&key).map(|resource| &resource.content) {
-            let pem = crate::report::PrivateBytes::new(crate::haproxy::files::pem_lines(pem.expose()));
+            let pem = PrivateBytes::new(crate::haproxy::files::pem_lines(pem.expose()));
             found.repairs.push(Step::Certificate { path: path.clone(), pem, fresh: true, authority: false });
         }
     }

@@ -7,6 +7,9 @@ use crate::report::PrivateBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+/// The file of a pod's default certificate; a bundle may have another one in its place.
+pub const DEFAULT_CERTIFICATE: &str = "certs/_default.pem";
+
 /// This pod.
 #[derive(Clone, Debug)]
 pub struct Pod {
@@ -34,7 +37,7 @@ pub fn files(pod: &Pod, relay: &str) -> Result<PodFiles, Refused> {
     let certificate = pem_lines(pod.default_certificate.expose());
     Ok(BTreeMap::from([
         ("00-pod.cfg".to_owned(), write(&[global(pod, relay)?])?.into_bytes()),
-        ("certs/_default.pem".to_owned(), certificate),
+        (DEFAULT_CERTIFICATE.to_owned(), certificate),
     ]))
 }
 
