@@ -8,6 +8,7 @@ mod bad_input;
 mod command;
 mod crosscheck;
 mod docs;
+mod foreign;
 mod golden;
 mod held;
 mod injection;
