@@ -137,7 +137,7 @@ impl Pipeline {
             }
         }
         self.unserved.update(&self.world, self.fleets.keys(), &news, fleets_changed);
-        self.unused.update(&self.world, self.fleets.values().map(|fleet| &fleet.translator), &news);
+        self.unused.update(&self.world, &self.fleets.values().map(|fleet| &fleet.translator), &news);
         updates
     }
 

@@ -18,7 +18,7 @@ impl Unused {
     }
 
     /// Looks at all Backends after a change that may have to do with them; what endpoints cost stays as it is.
-    pub(super) fn update<'a>(&mut self, world: &World, fleets: impl Iterator<Item = &'a Translator> + Clone, changed: &[Changed]) {
+    pub(super) fn update<'a>(&mut self, world: &World, fleets: &(impl Iterator<Item = &'a Translator> + Clone), changed: &[Changed]) {
         let changed = || changed.iter().map(|change| &change.object);
         if changed().all(|object| matches!(object.kind, Kind::EndpointSlice | Kind::Namespace)) {
             return;
