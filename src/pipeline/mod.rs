@@ -194,7 +194,15 @@ impl Fleet {
         self.renderer = Renderer::with_options(id.clone(), (options.capabilities)(line), options.render.clone());
         let model = self.translator.model();
         self.renderer.update(model, &Touched::all(model));
-        before.diff(self.renderer.bundle())
+        let now = self.renderer.bundle();
+        let mut changes = before.diff(now);
+        // What is the same and comes from other objects is a change, too: they are to blame from now on.
+        changes.extend(now.resources().filter_map(|after| {
+            let before = before.get(&after.key).filter(|before| before.hash() == after.hash() && before.sources != after.sources)?;
+            Some(Change { key: after.key.clone(), before: Some(before.clone()), after: Some(after.clone()) })
+        }));
+        changes.sort_by(|a, b| a.key.cmp(&b.key));
+        changes
     }
 }
 
