@@ -12,6 +12,7 @@ mod foreign;
 mod golden;
 mod held;
 mod injection;
+mod injection_objects;
 mod models;
 mod policies;
 mod relay;
