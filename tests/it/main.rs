@@ -11,6 +11,7 @@ mod docs;
 mod foreign;
 mod golden;
 mod held;
+mod incremental;
 mod injection;
 mod injection_objects;
 mod models;
