@@ -7,6 +7,7 @@ mod arrows;
 mod bad_input;
 mod command;
 mod crosscheck;
+mod diff;
 mod docs;
 mod foreign;
 mod golden;
