@@ -70,7 +70,7 @@ const REQUEST_ENDS: [&str; 18] =
     ["", "/", "//", "/b", "/b/", "b", "/.", "/..", "/./b", "?q=/a", "?", "/b?x#y", "%20", ".b", ";x", "/b//c", "/b/c/d/e/f", "%2f"];
 
 /// Numbers that follow from a seed (splitmix64).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -81,7 +81,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.next() % u64::try_from(limit).unwrap()).unwrap()
     }
 
@@ -89,7 +89,7 @@ impl Random {
         list[self.below(list.len())]
     }
 
-    fn one_in(&mut self, n: usize) -> bool {
+    pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 }

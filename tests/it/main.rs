@@ -15,6 +15,7 @@ mod held;
 mod incremental;
 mod injection;
 mod injection_objects;
+mod killed;
 mod models;
 mod policies;
 mod relay;

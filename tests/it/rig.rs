@@ -342,7 +342,11 @@ pub struct Client {
 
 impl Client {
     pub async fn connect(address: SocketAddr) -> Self {
-        Self { stream: TcpStream::connect(address).await.unwrap(), closed: false }
+        Self::of(TcpStream::connect(address).await.unwrap())
+    }
+
+    pub fn of(stream: TcpStream) -> Self {
+        Self { stream, closed: false }
     }
 
     pub async fn ask(&mut self, host: &str) -> std::io::Result<String> {

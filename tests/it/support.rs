@@ -35,6 +35,13 @@ pub fn seed(variable: &str) -> u64 {
     seed
 }
 
+/// The seed that the environment names, or always the same one; it is printed.
+pub fn fixed_seed(variable: &str, usual: u64) -> u64 {
+    let seed = std::env::var(variable).map_or(usual, |text| text.parse().expect("a number"));
+    writeln!(std::io::stderr(), "{variable}={seed}").expect("standard error");
+    seed
+}
+
 /// Runs properties with this many cases, which follow from `seed`.
 pub fn runner(seed: u64, cases: u32) -> TestRunner {
     let mut bytes = [0; 32];
