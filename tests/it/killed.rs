@@ -152,12 +152,11 @@ fn survive(haproxy: &Path, context: &str, mut random: Random) {
             rig.send(|bundle| done.push(wanted.change(&mut random, bundle, &origins)));
         }
         // As many requests later as it may be; now and then after all is done.
-        match random.below(4) {
-            0 => _ = world.block_on(rig.settled()),
-            _ => {
-                let asked = right.load(Ordering::Relaxed) + u64::try_from(random.below(60)).unwrap();
-                world.block_on(eventually(async || (right.load(Ordering::Relaxed) >= asked).then_some(())));
-            }
+        if random.one_in(4) {
+            world.block_on(rig.settled());
+        } else {
+            let asked = right.load(Ordering::Relaxed) + u64::try_from(random.below(60)).unwrap();
+            world.block_on(eventually(async || (right.load(Ordering::Relaxed) >= asked).then_some(())));
         }
         let before = rig.status();
         let (master, worker) = (before.master_pid.unwrap(), before.worker_pid.unwrap());
