@@ -181,7 +181,7 @@ impl fmt::Debug for PrivateBytes {
 }
 
 /// A number of things in words: `1 error`, `2 errors`.
-pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, one: &str, many: &str) -> String {
+pub fn counted<N: fmt::Display + PartialEq + From<u8> + Copy>(count: N, one: &str, many: &str) -> String {
     let what = if count == N::from(1) { one } else { many };
     format!("{count} {what}")
 }
