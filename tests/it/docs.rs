@@ -123,7 +123,7 @@ fn edited(home: &Path, name: &str, edits: &[(&str, &str, &str)]) {
     for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap().flatten() {
         let mut text = std::fs::read_to_string(entry.path()).unwrap();
         for (_, before, after) in edits.iter().filter(|(file, ..)| entry.file_name() == *file) {
-            assert!(text.contains(before), "{before:?} is not in {:?}", entry.path());
+            assert!(text.contains(before), "{before:?} is not in {}", entry.path().display());
             text = text.replacen(before, after, 1);
         }
         std::fs::write(directory.join(entry.file_name()), text).unwrap();

@@ -4,7 +4,7 @@
 //! `INCREMENTAL_SEED` repeats a run, `PROPTEST_CASES` scales the number of cases.
 
 use crate::running::self_signed;
-use crate::support::{cases, runner, seed};
+use crate::seeds::{cases, runner, seed};
 use haproxy_fleet::haproxy;
 use haproxy_fleet::haproxy::bundle::{Bundle, Digest, Resource};
 use haproxy_fleet::haproxy::files::render_bytes;

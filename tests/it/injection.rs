@@ -5,6 +5,7 @@
 
 use crate::models::*;
 use crate::running::*;
+use crate::seeds::cases;
 use crate::support::haproxies;
 use haproxy_fleet::haproxy::bundle::{Change, Content};
 use haproxy_fleet::haproxy::config::parse::parse;
@@ -288,10 +289,6 @@ fn known(bench: &mut Bench) -> Vec<BTreeSet<Vec<String>>> {
         ",",
     ];
     (0..FIELDS).map(|field| texts.iter().flat_map(|text| directives(&bench.put(field, text)).unwrap()).collect()).collect()
-}
-
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(100_000)
 }
 
 #[test]

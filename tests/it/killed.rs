@@ -5,7 +5,8 @@
 
 use crate::crosscheck::Random;
 use crate::rig::{Client, Origin, Rig, backend, eventually, frontends, map, route, section, skeleton, without_backend};
-use crate::support::{fixed_seed, haproxies};
+use crate::seeds::fixed_seed;
+use crate::support::haproxies;
 use haproxy_fleet::agent::Agent;
 use haproxy_fleet::haproxy::bundle::{Bundle, ResourceKey};
 use haproxy_fleet::haproxy::files::render_bytes;

@@ -22,6 +22,7 @@ mod relay;
 mod render;
 mod rig;
 mod running;
+mod seeds;
 mod site;
 mod support;
 mod traffic;

@@ -8,7 +8,8 @@ mod commands;
 mod lines;
 
 use crate::running::{assert_accepted, free, pod, write_bundle};
-use crate::support::{self, haproxies, runner, seed};
+use crate::seeds::{self, runner, seed};
+use crate::support::haproxies;
 use base::{HARMLESS, Place, Way, document, objects, places, put};
 use haproxy_fleet::haproxy;
 use haproxy_fleet::haproxy::bundle::{Bundle, Change, ResourceKey};
@@ -272,7 +273,7 @@ fn unknown(differing: &[(FleetId, Vec<Change>)], known: &Known) -> Result<Option
 
 #[test]
 fn no_text_in_any_field_of_an_object_adds_a_directive_or_a_command() {
-    let (wanted, seed) = (support::cases(), seed(SEED));
+    let (wanted, seed) = (seeds::cases(), seed(SEED));
     // In two threads, one for each release line, each with half of the cases.
     std::thread::scope(|scope| {
         let halves = ["3.4", "3.2"].map(|line| scope.spawn(move || prove(line, seed, (wanted / 10).max(1))));
