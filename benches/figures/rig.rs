@@ -20,6 +20,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
+/// A directory in memory, where there is one: that is where a pod keeps what HAProxy reads.
+pub fn in_memory() -> std::io::Result<tempfile::TempDir> {
+    let shared = Path::new("/dev/shm");
+    if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() }
+}
+
 /// How long anything may take before the bench gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -77,7 +83,7 @@ impl Rig {
 
     /// An agent with a HAProxy that serves nothing yet.
     pub fn empty(haproxy: &Haproxy, plan: Plan, reload_interval: Duration) -> Result<Self, Box<dyn Error>> {
-        let home = tempfile::tempdir()?;
+        let home = in_memory()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (http, https) = (free_address()?, free_address()?);
         let settings = Settings {

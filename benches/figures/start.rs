@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::measure::{peak_rss_mib, rss_mib};
 use crate::origin::Origin;
 use crate::result::Results;
-use crate::rig::{Rig, alone, first_answer};
+use crate::rig::{Rig, alone, first_answer, in_memory};
 use crate::world::Plan;
 use haproxy_fleet::ingest::files::{Files, Limits};
 use std::error::Error;
@@ -47,7 +47,7 @@ pub fn full_start(context: &Context, results: &mut Results) -> Result<(), Box<dy
 pub fn memory(context: &Context, results: &mut Results) -> Result<(), Box<dyn Error>> {
     let haproxy = context.haproxy();
     for &routes in &context.sizes {
-        let (input, state) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let (input, state) = (tempfile::tempdir()?, in_memory()?);
         Plan { loopback: true, ..Plan::new(routes) }.write(input.path())?;
         let admin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut process = Command::new(env!("CARGO_BIN_EXE_haproxy-fleet"))

@@ -23,10 +23,17 @@ const RELOAD_INTERVAL: Duration = Duration::from_millis(200);
 /// Pairs of measurements of `throughput`.
 const PAIRS: usize = 15;
 /// Requests of each of its measurements.
-const REQUESTS: u64 = 10_000;
+const REQUESTS: u64 = 40_000;
 
 fn targets(address: SocketAddr, routes: usize) -> Vec<Target> {
     (0..routes.min(LOADED)).map(|route| Target::new(address, Plan::host(route), "/").answered_by(Plan::host(route))).collect()
+}
+
+/// The same, spread over all routes: neighbours of each other share what a processor caches.
+fn spread_targets(address: SocketAddr, routes: usize) -> Vec<Target> {
+    let loaded = routes.min(LOADED);
+    let route = |number| Plan::host(number * routes / loaded);
+    (0..loaded).map(|number| Target::new(address, route(number), "/").answered_by(route(number))).collect()
 }
 
 fn loopback(routes: usize, origin: &Origin) -> Plan {
@@ -250,7 +257,7 @@ pub fn throughput(context: &Context, results: &mut Results) -> Result<(), Box<dy
         let rig = Rig::start(haproxy, loopback(routes, &origin), Duration::from_secs(5))?;
         let by_hand = ByHand::start(haproxy, &rig.plan)?;
         let ours = rig.status().worker_pid.ok_or("no worker runs")?;
-        let config = |address| Config { connections: 32, ..Config::new(targets(address, routes)) };
+        let config = |address| Config { connections: 32, ..Config::new(spread_targets(address, routes)) };
         let most = |address| rig.runtime.block_on(capacity(Config { duration: Some(Duration::from_secs(2)), ..config(address) }));
         let (most_ours, most_by_hand) = (most(rig.http)?, most(by_hand.address)?);
         let rate = most_ours.min(most_by_hand) / 2.0;

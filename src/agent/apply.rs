@@ -48,6 +48,8 @@ pub(crate) struct Applier {
     pub(crate) workers: Vec<u32>,
     /// Old workers that already send their requests to the present one.
     pub(crate) relayed: BTreeSet<u32>,
+    /// When to try again with those that did not take it.
+    pub(crate) relay_due: Option<Instant>,
     pub(crate) session: Option<Session>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) shared: Arc<Mutex<Shared>>,

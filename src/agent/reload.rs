@@ -17,6 +17,8 @@ use tokio::time::Instant;
 
 /// Validations for one reload: with several culprits each round finds at least one.
 const ROUNDS: usize = 64;
+/// After this an old worker that did not take the relay is asked again.
+const RELAY_AGAIN: Duration = Duration::from_secs(1);
 /// What a file of a bundle is called on disk, with its checksum.
 type Sums = BTreeMap<String, String>;
 
@@ -283,14 +285,31 @@ impl Applier {
     /// but their maps are not.
     pub(crate) async fn relay(&mut self, old: &[u32]) {
         self.relayed.retain(|pid| old.contains(pid));
+        let mut failed = false;
         for pid in old {
             if self.relayed.contains(pid) {
                 continue;
             }
             match relay_one(&self.master.socket, *pid).await {
                 Ok(()) => _ = self.relayed.insert(*pid),
-                // most have no connection left and end at once
-                Err(error) => tracing::debug!(pid, %error, "an old worker takes no relay"),
+                Err(error) => {
+                    // most have no connection left and end at once
+                    tracing::debug!(pid, %error, "an old worker takes no relay");
+                    failed = true;
+                }
+            }
+        }
+        self.relay_due = failed.then(|| Instant::now() + RELAY_AGAIN);
+    }
+
+    /// Tries again with old workers that were too busy: until they end or take it.
+    pub(crate) async fn relay_again(&mut self) {
+        self.relay_due = None;
+        match self.master.processes().await {
+            Ok(processes) => self.relay(&processes.old).await,
+            Err(error) => {
+                tracing::debug!(%error, "the master does not say which old workers there are");
+                self.relay_due = Some(Instant::now() + RELAY_AGAIN);
             }
         }
     }

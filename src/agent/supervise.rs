@@ -63,6 +63,7 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         worker,
         workers: vec![worker],
         relayed: BTreeSet::new(),
+        relay_due: None,
         session: Some(session),
         inbox,
         shared,
@@ -130,7 +131,7 @@ impl Applier {
         let mut drift = tokio::time::interval_at(Instant::now() + self.settings.drift_interval, self.settings.drift_interval);
         drift.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let reload = until(self.reload_due);
+            let (reload, relay) = (until(self.reload_due), until(self.relay_due));
             tokio::select! {
                 command = control.recv() => { match command {
                     Some(Control::CheckDrift(done)) => {
@@ -167,6 +168,7 @@ impl Applier {
                     }
                 }
                 () = reload => self.reload().await,
+                () = relay => self.relay_again().await,
                 () = inbox.arrived() => {
                     self.absorb().await;
                     if std::mem::take(&mut self.foreign_reload) {
@@ -214,6 +216,7 @@ impl Applier {
         }
         self.workers = vec![self.worker];
         self.relayed.clear();
+        self.relay_due = None;
         self.forced.clear();
         self.status.send_modify(|status| status.restarts += 1);
         if let Err(error) = self.look_inside().await {
