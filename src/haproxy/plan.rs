@@ -569,8 +569,10 @@ impl<'a> Planner<'a> {
         backends.find(|name| !name[prefix.len()..].contains('_'))
     }
 
+    /// The servers of a wanted backend, unless a rule sets where its connections go: without that rule they lead nowhere.
     fn wanted_servers(&self, backend: &Name) -> Option<&'a [Server]> {
-        self.target.wanted.get(&ResourceKey::Servers(backend.clone())).map(|resource| servers_of(resource))
+        let servers = servers_of(self.target.wanted.get(&ResourceKey::Servers(backend.clone()))?);
+        servers.iter().all(|server| !server.address.ip().is_unspecified()).then_some(servers)
     }
 
     /// The servers of a backend that is wanted and is of the same service: all of these have the same endpoints.

@@ -174,6 +174,28 @@ fn a_shape_that_is_set_aside_asks_for_no_reload_and_its_backend_leaves_the_old_o
 }
 
 #[test]
+fn what_serves_in_the_place_of_a_refused_backend_follows_its_endpoints_but_not_into_a_name() {
+    for (address, follows) in [("127.0.0.2:80", true), ("0.0.0.0:0", false)] {
+        let mut before = start();
+        backend(&mut before, "n_s_80_ha", "shape-a", &["old"]);
+        routes(&mut before, "s", &[("s|/", "n_s_80_ha")]);
+        let mut after = start();
+        backend(&mut after, "n_s_80_hb", "shape-a", &[]);
+        let next = Server { address: address.parse().unwrap(), ..server("new") };
+        put(&mut after, ResourceKey::Servers("n_s_80_hb".into()), Content::Servers(vec![next]));
+        routes(&mut after, "s", &[("s|/", "n_s_80_hb")]);
+        let keys = before.diff(&after).into_iter().map(|change| change.key).collect();
+        let aside = BTreeSet::from([ResourceKey::Backend("n_s_80_hb".into())]);
+        let forced = BTreeMap::new();
+        let target = Target { wanted: &after, aside: &aside, forced: &forced };
+        let plan = plan(&before, &Process::loaded(&before), target, &keys, &NEW);
+        let added = steps(&plan).into_iter().any(|step| matches!(step, Step::AddServer { backend, .. } if &**backend == "n_s_80_ha"));
+        let retired = steps(&plan).into_iter().any(|step| matches!(step, Step::RetireServer { .. }));
+        assert_eq!((added, retired), (follows, follows), "{address}: {:?}", steps(&plan));
+    }
+}
+
+#[test]
 fn a_removed_backend_never_reloads() {
     let mut after = start();
     for key in [ResourceKey::Backend("one".into()), ResourceKey::Servers("one".into())] {
