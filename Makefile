@@ -19,7 +19,7 @@ help: ## List the targets
 
 run: ## Build, get a HAProxy, and serve examples/ on loopback addresses, following every change
 	$(CARGO) build --bin haproxy-fleet
-	haproxy=$$(tools/haproxy | tail -n 1); \
+	@haproxy=$$(tools/haproxy | tail -n 1); \
 	HAPROXY=$$haproxy exec $${CARGO_TARGET_DIR:-target}/debug/haproxy-fleet local -f $(DIR) --echo --admin $(ADMIN)
 
 test: ## Run all tests, with real HAProxies of both release lines

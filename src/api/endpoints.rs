@@ -96,8 +96,8 @@ impl EndpointSlice {
             "IPv6" => AddressType::V6,
             "FQDN" => AddressType::Fqdn,
             other => {
-                let message = format!("`{other}` is no address type; the slice is not used.");
-                diagnostics.push(Diagnostic::error(&object, "addressType", codes::INVALID_VALUE, message, "Use IPv4 or IPv6."));
+                let message = format!("`{other}` is no address type; the slice is not used");
+                diagnostics.push(Diagnostic::error(&object, "addressType", codes::INVALID_VALUE, message, "use IPv4 or IPv6"));
                 AddressType::Fqdn
             }
         };
@@ -166,9 +166,9 @@ fn addresses(object: &ObjectRef, endpoint: usize, kind: AddressType, full: &[Str
             Ok(address) if address.is_ipv4() == (kind == AddressType::V4) => addresses.push(address),
             _ => {
                 let kind = if kind == AddressType::V4 { "IPv4" } else { "IPv6" };
-                let message = format!("`{text}` is no {kind} address; it is left out.");
+                let message = format!("`{text}` is no {kind} address; it is left out");
                 let field = format!("endpoints[{endpoint}].addresses[{index}]");
-                diagnostics.push(Diagnostic::error(object, field, codes::INVALID_VALUE, message, format!("Write an {kind} address.")));
+                diagnostics.push(Diagnostic::error(object, field, codes::INVALID_VALUE, message, format!("write an {kind} address")));
             }
         }
     }

@@ -146,8 +146,8 @@ impl Ingress {
             [("spec.rules", "rules", self.rules.len()), ("spec.rules", "paths", paths), ("spec.tls", "hosts with TLS", secured)];
         let (field, what, count) = counts.into_iter().find(|(_, _, count)| *count > MAX_ENTRIES)?;
         let object = ObjectRef::new(Kind::Ingress, self.meta.namespace.clone(), self.meta.name.clone());
-        let message = format!("The Ingress has {count} {what}, more than {MAX_ENTRIES}; it is not used.");
-        Some(Diagnostic::error(&object, field, codes::TOO_LARGE, message, "Share them out over several Ingresses."))
+        let message = format!("the Ingress has {count} {what}, more than {MAX_ENTRIES}; it is not used");
+        Some(Diagnostic::error(&object, field, codes::TOO_LARGE, message, "share them out over several Ingresses"))
     }
 
     /// The lean form of `full`; what is odd about it goes to `diagnostics`.
@@ -158,8 +158,8 @@ impl Ingress {
                 &object,
                 "spec",
                 codes::INVALID_FIELD,
-                "The Ingress has no spec.",
-                "Add rules or a default backend.",
+                "the Ingress has no spec",
+                "add rules or a default backend",
             ));
             return Self { meta, class: None, default_backend: None, rules: Box::default(), tls: Box::default() };
         };

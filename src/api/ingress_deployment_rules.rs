@@ -6,7 +6,7 @@ use super::ingress_deployment::LocalRef;
 use crate::report::{Diagnostic, ObjectRef, codes};
 use std::collections::BTreeSet;
 
-const HELP: &str = "Correct it; until then the fleet is as it was last good, or not there at all.";
+const HELP: &str = "correct it; until then the fleet is as it was last good, or not there at all";
 
 impl IngressDeploymentSpec {
     /// What the API server would refuse, field by field. `object` is what it is the spec of.

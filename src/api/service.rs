@@ -102,6 +102,6 @@ impl Service {
 
 /// A port number that no port has.
 pub(super) fn bad_port(object: &ObjectRef, field: String, number: i32) -> Diagnostic {
-    let message = format!("{number} is no port number; this port is left out.");
-    Diagnostic::error(object, field, codes::INVALID_VALUE, message, "Use a number from 1 to 65535.")
+    let message = format!("{number} is no port number; this port is left out");
+    Diagnostic::error(object, field, codes::INVALID_VALUE, message, "use a number from 1 to 65535")
 }

@@ -72,17 +72,17 @@ pub(super) fn is_cluster_scoped(kind: &Kind) -> bool {
 /// What is wrong with a name, so that nothing odd becomes a key of the world.
 pub(super) fn name_fault(object: &ObjectRef, namespace: &str, name: &str) -> Option<Diagnostic> {
     if name.is_empty() {
-        let help = "Give it a name; generateName works with the API server only.";
-        return Some(Diagnostic::error(object, "metadata.name", codes::INVALID_FIELD, "The object has no name.", help));
+        let help = "give it a name; generateName works with the API server only";
+        return Some(Diagnostic::error(object, "metadata.name", codes::INVALID_FIELD, "the object has no name", help));
     }
     let valid = if matches!(object.kind, Kind::Service | Kind::Namespace) { is_label(name) } else { is_subdomain(name) };
     if !valid {
-        let help = "Use lower-case letters, digits and dashes (and dots, but for Services and Namespaces).";
-        return Some(Diagnostic::error(object, "metadata.name", codes::INVALID_VALUE, "The name is not one that Kubernetes takes.", help));
+        let help = "use lower-case letters, digits and dashes (and dots, but for Services and Namespaces)";
+        return Some(Diagnostic::error(object, "metadata.name", codes::INVALID_VALUE, "the name is not one that Kubernetes takes", help));
     }
     if !namespace.is_empty() && !is_label(namespace) {
-        let help = "Use at most 63 lower-case letters, digits and dashes.";
-        let message = "The namespace is not one that Kubernetes takes.";
+        let help = "use at most 63 lower-case letters, digits and dashes";
+        let message = "the namespace is not one that Kubernetes takes";
         return Some(Diagnostic::error(object, "metadata.namespace", codes::INVALID_VALUE, message, help));
     }
     None

@@ -243,8 +243,8 @@ impl Files {
 }
 
 fn duplicate(reference: &ObjectRef, first: &str, this: &str) -> Diagnostic {
-    let message = format!("{this} has {reference} again, which {first} has already; the first is used.");
-    Diagnostic::error(reference, "", codes::DUPLICATE_OBJECT, message, "Remove one of them, or give it another name.")
+    let message = format!("{this} has {reference} again, which {first} has already; the first is used");
+    Diagnostic::error(reference, "", codes::DUPLICATE_OBJECT, message, "remove one of them, or give it another name")
 }
 
 /// The reference under which faults of a file are told that belong to no object.
@@ -253,8 +253,8 @@ fn file_reference(path: &Path) -> ObjectRef {
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
-    let message = format!("It cannot be read ({error}); objects that were read from it before stay.");
-    Diagnostic::error(&file_reference(path), "", codes::NOT_FOUND, message, "Put it back, or start again without it.")
+    let message = format!("it cannot be read ({error}); objects that were read from it before stay");
+    Diagnostic::error(&file_reference(path), "", codes::NOT_FOUND, message, "put it back, or start again without it")
 }
 
 #[cfg(test)]

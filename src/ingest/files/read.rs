@@ -48,7 +48,7 @@ pub(super) fn read(bytes: &[u8], limit: usize) -> Document {
         Err(error) => {
             let before = bytes.get(..error.valid_up_to()).unwrap_or_default();
             let line = u32::try_from(before.split(|byte| *byte == b'\n').count()).unwrap_or(u32::MAX);
-            let malformed = Some(SyntaxError { line, column: 1, message: "This is no UTF-8.".to_owned() });
+            let malformed = Some(SyntaxError { line, column: 1, message: "this is no UTF-8".to_owned() });
             return Document { items: Vec::new(), malformed };
         }
     };
@@ -122,8 +122,8 @@ fn object(node: &Node<'_>, limit: usize) -> Item {
         return item;
     }
     if node.size > limit {
-        let message = format!("The object takes {} bytes; it is not used.", node.size);
-        let help = format!("Kubernetes itself takes no more than about 1,500,000 bytes; here the limit is {limit}. Split it.");
+        let message = format!("the object takes {} bytes; it is not used", node.size);
+        let help = format!("Kubernetes itself takes no more than about 1,500,000 bytes; here the limit is {limit}: split it");
         item.diagnostics.push(Diagnostic::error(&reference, "", codes::TOO_LARGE, message, help));
         return item;
     }
@@ -137,34 +137,34 @@ fn object(node: &Node<'_>, limit: usize) -> Item {
 /// Whether it is an object of a kind that is read.
 fn check(node: &Node<'_>, reference: &ObjectRef, known: &Known, kind: &str, api_version: &str) -> Result<(), Box<Diagnostic>> {
     if !matches!(node.content, Content::Map { .. }) {
-        let help = "Each document is a map with apiVersion, kind and metadata.";
-        return Err(Box::new(Diagnostic::error(reference, "", codes::INVALID_FIELD, "This is no Kubernetes object.", help)));
+        let help = "each document is a map with apiVersion, kind and metadata";
+        return Err(Box::new(Diagnostic::error(reference, "", codes::INVALID_FIELD, "this is no Kubernetes object", help)));
     }
     for (field, value) in [("apiVersion", api_version), ("kind", kind)] {
         if value.is_empty() {
-            let message = format!("The object has no {field}.");
-            return Err(Box::new(Diagnostic::error(reference, field, codes::INVALID_FIELD, message, format!("Add {field}."))));
+            let message = format!("the object has no {field}");
+            return Err(Box::new(Diagnostic::error(reference, field, codes::INVALID_FIELD, message, format!("add {field}"))));
         }
     }
     match known {
         Known::Read(_) => Ok(()),
         Known::NotNeeded => {
-            let message = format!("{} objects are not needed; it is skipped.", printable(kind));
-            Err(Box::new(Diagnostic::info(reference, "kind", codes::UNKNOWN_KIND, message, "Nothing needs to be done.")))
+            let message = format!("{} objects are not needed; it is skipped", printable(kind));
+            Err(Box::new(Diagnostic::info(reference, "kind", codes::UNKNOWN_KIND, message, "nothing needs to be done")))
         }
         Known::OtherVersion(expected) => {
-            let message = format!("`{}` of {} is not read; the object is skipped.", printable(api_version), printable(kind));
+            let message = format!("`{}` of {} is not read; the object is skipped", printable(api_version), printable(kind));
             Err(Box::new(Diagnostic::warning(
                 reference,
                 "apiVersion",
                 codes::UNKNOWN_KIND,
                 message,
-                format!("Write `apiVersion: {expected}`."),
+                format!("write `apiVersion: {expected}`"),
             )))
         }
         Known::Unknown => {
-            let message = format!("The kind {} of `{}` is not known; the object is skipped.", printable(kind), printable(api_version));
-            Err(Box::new(Diagnostic::warning(reference, "kind", codes::UNKNOWN_KIND, message, "Check the spelling, or leave it out.")))
+            let message = format!("the kind {} of `{}` is not known; the object is skipped", printable(kind), printable(api_version));
+            Err(Box::new(Diagnostic::warning(reference, "kind", codes::UNKNOWN_KIND, message, "check the spelling, or leave it out")))
         }
     }
 }
@@ -182,8 +182,8 @@ fn unknown_field(reference: &ObjectRef, path: &str, diagnostics: &mut Vec<Diagno
     // Types of Kubernetes know these; ours do not read them.
     let expected = matches!(path, "apiVersion" | "kind") || path == "status" || path.starts_with("status.");
     if !expected && diagnostics.len() < MAX_UNKNOWN_FIELDS {
-        let message = format!("{} has no field `{path}`; it has no effect.", reference.kind);
-        diagnostics.push(Diagnostic::warning(reference, path, codes::UNKNOWN_FIELD, message, "Check the spelling and the indentation."));
+        let message = format!("{} has no field `{path}`; it has no effect", reference.kind);
+        diagnostics.push(Diagnostic::warning(reference, path, codes::UNKNOWN_FIELD, message, "check the spelling and the indentation"));
     }
 }
 
@@ -191,16 +191,16 @@ fn fault(reference: &ObjectRef, error: de::Error) -> Box<Diagnostic> {
     let (path, message) = error.into_parts();
     let private = reference.kind == Kind::Secret && (path.starts_with("data") || path.starts_with("stringData"));
     let (message, help) = if private && path.starts_with("data") {
-        ("The value is no base64; the object is not used.".to_owned(), "Encode it as base64, or move it to stringData.")
+        ("the value is no base64; the object is not used".to_owned(), "encode it as base64, or move it to stringData")
     } else if private {
-        ("The value is no text; the object is not used.".to_owned(), "Put it in quotes.")
+        ("the value is no text; the object is not used".to_owned(), "put it in quotes")
     } else {
         let help = if message.contains("expected a string") && !message.contains("sequence") && !message.contains("map") {
-            "Put the value in quotes."
+            "put the value in quotes"
         } else {
-            "Correct the field; until then the object is used as it was last good, or not at all."
+            "correct the field; until then the object is used as it was last good, or not at all"
         };
-        (format!("{} cannot be read: {}.", if path.is_empty() { "The object" } else { &*path }, printable(&message)), help)
+        (format!("{} cannot be read: {}", if path.is_empty() { "the object" } else { &*path }, printable(&message)), help)
     };
     Box::new(Diagnostic::error(reference, path, codes::INVALID_FIELD, message, help))
 }

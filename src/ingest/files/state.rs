@@ -167,9 +167,9 @@ fn state(
         if let Some(error) = &part.content.malformed {
             lost_sight = true;
             let spot = Spot { line: part.piece.line + error.line - 1, column: error.column };
-            let message =
-                format!("Line {}, column {}: {} Objects that were read before stay.", spot.line, spot.column, sentence(&error.message));
-            let help = "Correct the text; other documents of the file are used.";
+            let what = error.message.trim_end_matches('.');
+            let message = format!("line {}, column {}: {what}; objects that were read before stay", spot.line, spot.column);
+            let help = "correct the text; other documents of the file are used";
             now.faults.push((Diagnostic::error(&file_reference(path), "", codes::SYNTAX, message, help), spot));
         }
     }
@@ -177,13 +177,6 @@ fn state(
         now.keep(old, lost_sight);
     }
     Some(now)
-}
-
-fn sentence(message: &str) -> String {
-    let message = message.trim_end_matches('.');
-    let mut characters = message.chars();
-    let first = characters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
-    format!("{first}{}.", characters.as_str())
 }
 
 impl FileState {

@@ -119,7 +119,7 @@ impl<'a> Builder<'a> {
     fn node(&mut self, parser: &mut StrParser<'a>, event: Event<'a>, span: Span, depth: usize) -> Result<Node<'a>, SyntaxError> {
         self.nodes += 1;
         if self.nodes > MAX_NODES || depth > MAX_DEPTH {
-            return Err(at(span, "The document is nested too deeply, or holds too much."));
+            return Err(at(span, "the document is nested too deeply, or holds too much"));
         }
         let (anchor, content, end) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -141,12 +141,12 @@ impl<'a> Builder<'a> {
                 (anchor, map(entries), end)
             }
             Event::Alias(id) => {
-                let Some(target) = self.anchors.get(&id) else { return Err(at(span, "The alias names nothing that is complete.")) };
+                let Some(target) = self.anchors.get(&id) else { return Err(at(span, "the alias names nothing that is complete")) };
                 let target = target.clone();
                 self.nodes += target.count();
                 return Ok(Node { line: narrow(span.start.line()), column: narrow(span.start.col()) + 1, ..target });
             }
-            _ => return Err(at(span, "The document is not complete.")),
+            _ => return Err(at(span, "the document is not complete")),
         };
         let width = if span.end.line() == span.start.line() { narrow(span.end.col().saturating_sub(span.start.col())) } else { 1 };
         let node = Node {
@@ -176,12 +176,12 @@ impl<'a> Builder<'a> {
             match &key.content {
                 Content::Scalar { text, plain: true } if text == "<<" => merged.push(value),
                 Content::Scalar { .. } => entries.push((key, value)),
-                Content::List(_) | Content::Map { .. } => return Err(at(span, "A key must be a text.")),
+                Content::List(_) | Content::Map { .. } => return Err(at(span, "a key must be a text")),
             }
         };
         // What is merged in gives way to what is written here.
         for source in merged.into_iter().flat_map(|node| if let Content::List(items) = node.content { items } else { vec![node] }) {
-            let Content::Map { entries: more, .. } = source.content else { return Err(at(span, "`<<` takes a map.")) };
+            let Content::Map { entries: more, .. } = source.content else { return Err(at(span, "`<<` takes a map")) };
             for (key, value) in more {
                 if !entries.iter().any(|(known, _): &(Node<'_>, Node<'_>)| known.text() == key.text()) {
                     entries.push((key, value));
@@ -197,7 +197,7 @@ impl<'a> Builder<'a> {
                 Some(Ok((Event::Comment(..), _))) => {}
                 Some(Ok(event)) => return Ok(event),
                 Some(Err(error)) => return Err(scan_error(&error)),
-                None => return Err(at(span, "The document is not complete.")),
+                None => return Err(at(span, "the document is not complete")),
             }
         }
     }
