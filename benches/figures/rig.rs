@@ -3,7 +3,7 @@
 use crate::context::Haproxy;
 use crate::world::{FLEET, FLEET_NAMESPACE, Plan, yaml};
 use haproxy_fleet::agent::runtime::{Command, Session};
-use haproxy_fleet::agent::{Agent, Pod, Settings, Status, Update, UpdateContent};
+use haproxy_fleet::agent::{Agent, Pod, Settings, Status, Update, UpdateContent, ticket_keys};
 use haproxy_fleet::haproxy::render;
 use haproxy_fleet::haproxy::version::Capabilities;
 use haproxy_fleet::ingest::files::{Delta, Files, Limits};
@@ -97,6 +97,7 @@ impl Rig {
                 threads: Some(1),
                 max_connections: 4_000,
                 default_certificate: PrivateBytes::new(certificate()?.into_bytes()),
+                ticket_keys: PrivateBytes::new(ticket_keys(b"bench", FLEET)),
             },
             reload_interval,
             drift_interval: Duration::from_secs(60),

@@ -3,6 +3,7 @@
 use super::last_good::PodFiles;
 use crate::haproxy::config::{Line, Refused, Section, Word, write};
 use crate::haproxy::files::pem_lines;
+use crate::haproxy::render::TICKET_KEYS;
 use crate::report::PrivateBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,6 +26,9 @@ pub struct Pod {
     pub max_connections: u32,
     /// Served where no other certificate fits: chain and key.
     pub default_certificate: PrivateBytes,
+    /// Keys of TLS session tickets, the oldest first, as `tls-ticket-keys` takes them: three lines of base64 of 80
+    /// bytes. The same in all pods of a fleet, so that a client resumes its session with any of them.
+    pub ticket_keys: PrivateBytes,
 }
 
 /// The environment variable that holds the addresses of `listener`.
@@ -38,6 +42,7 @@ pub fn files(pod: &Pod, relay: &str) -> Result<PodFiles, Refused> {
     Ok(BTreeMap::from([
         ("00-pod.cfg".to_owned(), write(&[global(pod, relay)?])?.into_bytes()),
         (DEFAULT_CERTIFICATE.to_owned(), certificate),
+        (TICKET_KEYS.to_owned(), pod.ticket_keys.expose().to_vec()),
     ]))
 }
 
@@ -108,6 +113,7 @@ mod tests {
             threads: None,
             max_connections: 100,
             default_certificate: PrivateBytes::new(Vec::new()),
+            ticket_keys: PrivateBytes::new(Vec::new()),
         };
         assert!(files(&pod, "r").is_err());
         assert!(bootstrap(&pod, "r").is_err());
@@ -123,6 +129,7 @@ mod tests {
             threads: Some(2),
             max_connections: 100,
             default_certificate: PrivateBytes::new(Vec::new()),
+            ticket_keys: PrivateBytes::new(Vec::new()),
         };
         let text = write(&[global(&pod, "r").unwrap()]).unwrap();
         assert!(text.contains("setenv FLEET_BIND_HTTP_A '127.0.0.1:1,127.0.0.1:2'\n"), "{text}");

@@ -86,9 +86,9 @@ Exit status:
 const RENDER_HELP: &str = "\
 For each fleet OUT/NAMESPACE/NAME/ is written:
   haproxy/         the directory that HAProxy reads (haproxy -f haproxy): *.cfg, maps/, certs/ …
-  objects.yaml     Kubernetes objects of the fleet
   diagnostics.txt  findings, as lint prints them
-Without -o everything goes to standard output, private keys excepted.
+Without -o everything goes to standard output, private keys excepted. What each pod adds by
+itself has stand-ins here that guard nothing: 00-pod.cfg, certs/_default.pem, certs/_tickets.keys.
 
 Examples:
   haproxy-fleet render -f examples -o out

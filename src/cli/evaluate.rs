@@ -32,8 +32,6 @@ pub struct FleetFiles {
     pub fleet: FleetId,
     /// What HAProxy reads, relative to its configuration directory, in the order of paths.
     pub haproxy: Vec<OutputFile>,
-    /// Kubernetes objects as one YAML stream; empty if there is none.
-    pub objects: String,
     /// Findings that concern the fleet.
     pub diagnostics: Vec<Located>,
 }
@@ -131,7 +129,7 @@ impl Read {
         }
         haproxy.sort_by(|a, b| a.path.cmp(&b.path));
         let diagnostics = self.located(self.pipeline.fleet_diagnostics(id));
-        Ok(FleetFiles { fleet: id.clone(), haproxy, objects: String::new(), diagnostics })
+        Ok(FleetFiles { fleet: id.clone(), haproxy, diagnostics })
     }
 }
 

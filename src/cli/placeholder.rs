@@ -1,6 +1,6 @@
 //! The pod that `render` writes a configuration for: nobody's, but one that HAProxy loads.
 
-use crate::agent::Pod;
+use crate::agent::{Pod, ticket_keys};
 use crate::model::Model;
 use crate::report::PrivateBytes;
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
@@ -24,6 +24,7 @@ pub(super) fn pod(model: &Model) -> Result<Pod, rcgen::Error> {
         threads: None,
         max_connections: 10_000,
         default_certificate: PrivateBytes::new(certificate()?.into_bytes()),
+        ticket_keys: PrivateBytes::new(ticket_keys(b"keys that guard nothing", "render")),
     })
 }
 

@@ -44,10 +44,6 @@ fn print(evaluation: &Evaluation, out: &mut Output) -> Result<(), Error> {
                 out.write(&file.content)?;
             }
         }
-        if !fleet.objects.is_empty() {
-            out.line(&format!("# ==> {}/objects.yaml <==", fleet.fleet))?;
-            out.write(&fleet.objects)?;
-        }
     }
     Ok(())
 }
@@ -62,15 +58,7 @@ fn write_fleet(home: &Path, fleet: &FleetFiles) -> io::Result<()> {
     for file in &fleet.haproxy {
         write_file(&haproxy, file)?;
     }
-    fs::write(home.join("diagnostics.txt"), findings(&fleet.diagnostics, Style::PLAIN))?;
-    let objects = home.join("objects.yaml");
-    if !fleet.objects.is_empty() {
-        return fs::write(objects, &fleet.objects);
-    }
-    match fs::remove_file(objects) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    fs::write(home.join("diagnostics.txt"), findings(&fleet.diagnostics, Style::PLAIN))
 }
 
 fn write_file(home: &Path, file: &OutputFile) -> io::Result<()> {
@@ -95,7 +83,7 @@ mod tests {
 
     fn fleet(files: Vec<OutputFile>) -> FleetFiles {
         let fleet = FleetId { namespace: "edge".into(), name: "public".into() };
-        FleetFiles { fleet, haproxy: files, objects: String::new(), diagnostics: Vec::new() }
+        FleetFiles { fleet, haproxy: files, diagnostics: Vec::new() }
     }
 
     fn file(path: &str, private: bool) -> OutputFile {

@@ -7,7 +7,7 @@ use super::front::Balancer;
 use super::haproxies::{Haproxy, choose};
 use super::record::{self, ListenerRecord, Record, ReplicaRecord};
 use super::replica::{Phase, Running};
-use crate::agent::{Agent, Drain, Pod, Settings, StartError, Update, UpdateContent};
+use crate::agent::{Agent, Drain, Pod, Settings, StartError, Update, UpdateContent, ticket_keys};
 use crate::api::IngressDeployment;
 use crate::fleet::{Replica, ZoneSize, replicas};
 use crate::haproxy::bundle::{Bundle, Change, Digest, ResourceKey};
@@ -53,6 +53,8 @@ pub(super) struct Environment {
     pub max_connections: u32,
     /// Served where no certificate matches.
     pub default_certificate: PrivateBytes,
+    /// What keys of fleets are made from.
+    pub secret: PrivateBytes,
     /// Rung whenever an agent has news.
     pub news: Arc<Notify>,
 }
@@ -131,6 +133,7 @@ impl Environment {
             threads: Some(1),
             max_connections: self.max_connections,
             default_certificate: self.default_certificate.clone(),
+            ticket_keys: PrivateBytes::new(ticket_keys(self.secret.expose(), &id.to_string())),
         };
         let settings = Settings {
             haproxy: launch.program.path.clone(),

@@ -225,6 +225,7 @@ impl Local {
         metrics: Arc<Metrics>,
     ) -> Result<Self, LocalError> {
         let default_certificate = state::default_certificate(&settings.state).map_err(io_error("cannot make a default certificate"))?;
+        let secret = state::secret(&settings.state).map_err(io_error("cannot make a secret"))?;
         let sockets = state::socket_directory(&settings.state).map_err(io_error("cannot make a directory for sockets"))?;
         let room = state::make_room();
         let environment = Environment {
@@ -234,6 +235,7 @@ impl Local {
             launcher: settings.launcher.clone(),
             max_connections: room.connections,
             default_certificate: PrivateBytes::new(default_certificate),
+            secret: PrivateBytes::new(secret),
             news: Arc::new(Notify::new()),
         };
         let haproxies = settings.haproxies.clone();

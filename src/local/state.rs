@@ -26,19 +26,35 @@ fn name_of(inputs: &[PathBuf]) -> String {
 
 /// The self-signed certificate of fleets that name none, with its key: made once for a state directory.
 pub fn default_certificate(state: &Path) -> io::Result<Vec<u8>> {
-    let file = state.join("default.pem");
+    made_once(state, "default.pem", || {
+        let names = vec!["*.localhost".to_owned(), "localhost".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).map_err(io::Error::other)?;
+        Ok(format!("{}{}", made.cert.pem(), made.signing_key.serialize_pem()).into_bytes())
+    })
+}
+
+/// What the fleets of a state directory make keys from: made once for it.
+pub fn secret(state: &Path) -> io::Result<Vec<u8>> {
+    made_once(state, "secret", || {
+        let mut secret = vec![0; 32];
+        rustls::crypto::ring::default_provider().secure_random.fill(&mut secret).map_err(|_| io::Error::other("no random numbers"))?;
+        Ok(secret)
+    })
+}
+
+/// The private file `name`, which `make` fills where it is not there yet.
+fn made_once(state: &Path, name: &str, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+    let file = state.join(name);
     match fs::read(&file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         other => return other,
     }
-    let names = vec!["*.localhost".to_owned(), "localhost".to_owned()];
-    let made = rcgen::generate_simple_self_signed(names).map_err(io::Error::other)?;
-    let pem = format!("{}{}", made.cert.pem(), made.signing_key.serialize_pem()).into_bytes();
-    let new = state.join("default.pem.new");
+    let content = make()?;
+    let new = state.join(format!("{name}.new"));
     let mut options = fs::OpenOptions::new();
-    io::Write::write_all(&mut options.write(true).create(true).truncate(true).mode(0o600).open(&new)?, &pem)?;
+    io::Write::write_all(&mut options.write(true).create(true).truncate(true).mode(0o600).open(&new)?, &content)?;
     fs::rename(new, file)?;
-    Ok(pem)
+    Ok(content)
 }
 
 /// What each HAProxy can take, by the files that it may open.
@@ -93,11 +109,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_default_certificate_is_made_once_and_its_key_is_private() {
-        let state = tempfile::tempdir().unwrap();
-        let made = default_certificate(state.path()).unwrap();
-        assert_eq!(default_certificate(state.path()).unwrap(), made);
-        assert_eq!(fs::metadata(state.path().join("default.pem")).unwrap().permissions().mode() & 0o777, 0o600);
+    fn the_default_certificate_and_the_secret_are_made_once_and_are_private() {
+        for (name, make) in [("default.pem", default_certificate as fn(&Path) -> io::Result<Vec<u8>>), ("secret", secret)] {
+            let state = tempfile::tempdir().unwrap();
+            let made = make(state.path()).unwrap();
+            assert_eq!(make(state.path()).unwrap(), made);
+            assert_ne!(make(tempfile::tempdir().unwrap().path()).unwrap(), made);
+            assert_eq!(fs::metadata(state.path().join(name)).unwrap().permissions().mode() & 0o777, 0o600);
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The case that shows what is the same for every fleet, and those files.
 const USUAL: &str = "tests/golden/ingress/an-exact-host-is-served";
-const USUAL_FILES: [&str; 4] = ["00-pod.cfg", "10-global.cfg", "20-frontends.cfg", "certs/_default.pem"];
+const USUAL_FILES: [&str; 5] = ["00-pod.cfg", "10-global.cfg", "20-frontends.cfg", "certs/_default.pem", "certs/_tickets.keys"];
 
 type Tree = BTreeMap<PathBuf, String>;
 

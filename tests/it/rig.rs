@@ -1,6 +1,6 @@
 //! A HAProxy with its agent, bundles made by hand, and origins that say their name.
 
-use haproxy_fleet::agent::{Agent, Pod, Settings, Status, Update, UpdateContent};
+use haproxy_fleet::agent::{Agent, Pod, Settings, Status, Update, UpdateContent, ticket_keys};
 use haproxy_fleet::haproxy::bundle::{
     BackendClass, BackendHead, Bundle, Change, Content, ListEntry, MapEntry, Resource, ResourceKey, Server,
 };
@@ -209,6 +209,7 @@ impl Rig {
             threads: Some(2),
             max_connections: 500,
             default_certificate: PrivateBytes::new(pem("default.example").into_bytes()),
+            ticket_keys: PrivateBytes::new(ticket_keys(b"test", "rig")),
         };
         let settings = Settings {
             haproxy: haproxy.to_owned(),

@@ -1,5 +1,6 @@
 //! A bundle in a directory, and a real HAProxy that runs it.
 
+use haproxy_fleet::agent::ticket_keys;
 use haproxy_fleet::haproxy::bundle::{Bundle, Content, ResourceKey};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -58,6 +59,7 @@ pub fn write_bundle(bundle: &Bundle, directory: &Path, pod: &str) {
         std::fs::create_dir_all(default.parent().unwrap()).unwrap();
         std::fs::write(default, self_signed("default.test")).unwrap();
     }
+    std::fs::write(directory.join("certs/_tickets.keys"), ticket_keys(b"test", "running")).unwrap();
     std::fs::write(directory.join("00-pod.cfg"), pod).unwrap();
 }
 

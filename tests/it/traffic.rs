@@ -2,12 +2,18 @@
 
 use crate::models::*;
 use crate::running::*;
+use crate::site::certificate;
 use crate::support::haproxies;
 use haproxy_fleet::haproxy::render::{Options, Renderer};
 use haproxy_fleet::haproxy::version::{Capabilities, Version};
 use haproxy_fleet::local::echo::Echo;
 use haproxy_fleet::model::*;
-use std::net::UdpSocket;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
 
 fn renderer(version: Version, options: Options) -> Renderer {
     let fleet = FleetId { namespace: "infra".into(), name: "edge".into() };
@@ -393,4 +399,46 @@ fn servers_are_spoken_to_in_http_2_without_tls_where_the_policy_says_so() {
         assert!(two.contains(r#""protocol":"HTTP/2""#), "{two}");
         assert!(one.contains(r#""protocol":"HTTP/1.1""#), "{one}");
     });
+}
+
+#[test]
+fn a_client_resumes_its_tls_session_with_any_pod_of_the_fleet() {
+    let mut model = empty();
+    let protocol = Protocol::Https { table: "t".into(), certificates: "https".into() };
+    model.listeners.insert("https".into(), Listener { protocol, public_port: 443, pod_port: 8443 });
+    backend(&mut model, "app", &[origin("app")], Policy::default());
+    host(&mut model, name("a.test"), vec![route(prefix("/"), to("app"))]);
+    let pem = self_signed("a.test");
+    certificate(&mut model, "site", &pem, &["a.test"]);
+    for (version, haproxy) in haproxies() {
+        let mut renderer = renderer(*version, Options::default());
+        renderer.update(&model, &Touched::all(&model));
+        let pods = [0, 1].map(|_| Running::start(haproxy, renderer.bundle(), &["http", "https"]));
+        for tls in [&rustls::version::TLS13, &rustls::version::TLS12] {
+            let client = tls_client(&pem, tls);
+            let handshakes = pods.each_ref().map(|pod| handshake(&client, pod.address("https")));
+            assert_eq!(handshakes, [HandshakeKind::Full, HandshakeKind::Resumed], "{version} {:?}", tls.version);
+        }
+    }
+}
+
+/// A client that trusts `pem` and keeps its sessions.
+fn tls_client(pem: &str, version: &'static rustls::SupportedProtocolVersion) -> Arc<ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    Arc::new(builder.with_protocol_versions(&[version]).unwrap().with_root_certificates(roots).with_no_client_auth())
+}
+
+/// How the TLS session of one request came about.
+fn handshake(client: &Arc<ClientConfig>, address: SocketAddr) -> HandshakeKind {
+    let mut connection = ClientConnection::new(client.clone(), ServerName::try_from("a.test").unwrap()).unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut tls = rustls::Stream::new(&mut connection, &mut stream);
+    tls.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    // tickets come before the answer; how the connection ends does not matter
+    let _ = tls.read_to_end(&mut answer);
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    connection.handshake_kind().unwrap()
 }

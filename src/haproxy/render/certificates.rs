@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// What is served where no name matches.
 pub(super) const DEFAULT: &str = "certs/_default.pem";
 
+/// Keys of TLS session tickets. No bundle has them: they are the pod's, as its default certificate is.
+pub const TICKET_KEYS: &str = "certs/_tickets.keys";
+
 fn certificate_path(id: &CertificateId) -> String {
     format!("certs/{}.pem", safe_name(&id.0))
 }

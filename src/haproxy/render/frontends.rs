@@ -1,6 +1,6 @@
 //! Frontends: one for each listener, with as few rules as routing needs.
 
-use super::certificates::{DEFAULT, list_path};
+use super::certificates::{DEFAULT, TICKET_KEYS, list_path};
 use super::hosts::entry;
 use super::names::host_key;
 use super::{Renderer, Subject};
@@ -116,7 +116,8 @@ impl Renderer {
             }
             Protocol::Https { table, certificates } => {
                 let bind = bind.and("ssl default-crt").and(DEFAULT).and("crt-list").with(Word::text(&list_path(certificates))?);
-                section.push(bind.and("alpn h2,http/1.1")).push(relay_bind(name)?);
+                let bind = bind.and("alpn h2,http/1.1 tls-ticket-keys").and(TICKET_KEYS);
+                section.push(bind).push(relay_bind(name)?);
                 section.add("http-request set-header X-Forwarded-Proto https");
                 self.routing(&mut section, table, None)?;
             }
