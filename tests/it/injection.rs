@@ -3,6 +3,7 @@
 //! Each case puts a hostile text into one field and compares what our own reader of the configuration
 //! finds with what it finds for harmless texts. `PROPTEST_CASES` sets the number of cases.
 
+use crate::hostile::PIECES;
 use crate::models::*;
 use crate::running::*;
 use crate::seeds::cases;
@@ -21,55 +22,6 @@ use std::sync::Arc;
 
 /// What stands for a harmless text: comparisons look past it.
 const HARMLESS: &str = "bnign";
-
-const PIECES: &[&str] = &[
-    "a",
-    "B",
-    "0",
-    "-",
-    ".",
-    "_",
-    "/",
-    " ",
-    "\t",
-    "\n",
-    "\r",
-    "\0",
-    "\x7f",
-    "'",
-    "\"",
-    "\\",
-    "#",
-    "%",
-    "%[src]",
-    "%[",
-    "]",
-    "${HOME}",
-    "$",
-    "(",
-    ")",
-    ",",
-    ";",
-    "{",
-    "}",
-    " if ",
-    "||",
-    "!",
-    "<<",
-    "é",
-    "\u{2028}",
-    "\n    http-request deny\n",
-    "\r\nbackend x\r\n",
-    "'\\''",
-    "\\x0a",
-    "*",
-    "~",
-    "@",
-    "--",
-    "http://",
-    "=",
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-];
 
 /// Number of fields that a text can stand in.
 const FIELDS: usize = 36;

@@ -12,6 +12,7 @@ mod docs;
 mod foreign;
 mod golden;
 mod held;
+mod hostile;
 mod incremental;
 mod injection;
 mod injection_objects;

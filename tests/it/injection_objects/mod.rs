@@ -7,6 +7,7 @@ mod base;
 mod commands;
 mod lines;
 
+use crate::hostile::PIECES;
 use crate::running::{assert_accepted, free, pod, write_bundle};
 use crate::seeds::{self, runner, seed};
 use crate::support::haproxies;
@@ -29,58 +30,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SEED: &str = "INJECTION_SEED";
-
-const PIECES: &[&str] = &[
-    "a",
-    "0",
-    "-",
-    ".",
-    "/",
-    " ",
-    "\t",
-    "\n",
-    "\r",
-    "\0",
-    "\x7f",
-    "\u{85}",
-    "'",
-    "\"",
-    "\\",
-    "#",
-    "%",
-    "%[src]",
-    "%[",
-    "${HOME}",
-    "$",
-    "(",
-    ")",
-    ",",
-    ";",
-    "{",
-    "}",
-    " if ",
-    " <<",
-    "<<%",
-    "é",
-    "\u{2028}",
-    "\u{202e}",
-    "\u{feff}",
-    "\n    http-request deny\n",
-    "\r\nbackend x\r\n",
-    "\n---\nkind: Secret\n",
-    "'\\''",
-    "\\x0a",
-    "*",
-    "~",
-    "@",
-    "http://",
-    "=",
-    "..",
-    " enabled check ",
-    ";show version",
-    "\nshow version\n",
-    "-----BEGIN CERTIFICATE-----\n",
-];
 
 /// Pieces that many fields take.
 const PRINTABLE: [&str; 12] = ["a", "'", "\"", "\\", "#", "%[src]", "${HOME}", "{", "}", "'\\''", "<<%", "%"];
