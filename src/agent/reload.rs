@@ -285,6 +285,7 @@ impl Applier {
     /// but their maps are not.
     pub(crate) async fn relay(&mut self, old: &[u32]) {
         self.relayed.retain(|pid| old.contains(pid));
+        let started = Instant::now();
         let mut failed = false;
         for pid in old {
             if self.relayed.contains(pid) {
@@ -299,7 +300,8 @@ impl Applier {
                 }
             }
         }
-        self.relay_due = failed.then(|| Instant::now() + RELAY_AGAIN);
+        // nothing else is applied meanwhile: workers that hang must not take more than a tenth of the time
+        self.relay_due = failed.then(|| Instant::now() + RELAY_AGAIN + started.elapsed() * 9);
     }
 
     /// Tries again with old workers that were too busy: until they end or take it.
