@@ -33,13 +33,22 @@ pub fn default_certificate(state: &Path) -> io::Result<Vec<u8>> {
     })
 }
 
+/// Bytes of the secret.
+const SECRET: usize = 32;
+
 /// What the fleets of a state directory make keys from: made once for it.
 pub fn secret(state: &Path) -> io::Result<Vec<u8>> {
-    made_once(state, "secret", || {
-        let mut secret = vec![0; 32];
+    let secret = made_once(state, "secret", || {
+        let mut secret = vec![0; SECRET];
         rustls::crypto::ring::default_provider().secure_random.fill(&mut secret).map_err(|_| io::Error::other("no random numbers"))?;
         Ok(secret)
-    })
+    })?;
+    // keys made from a part of it could be guessed
+    if secret.len() == SECRET {
+        Ok(secret)
+    } else {
+        Err(io::Error::other("the file `secret` is damaged; remove it to have another one made"))
+    }
 }
 
 /// The private file `name`, which `make` fills where it is not there yet.
@@ -117,6 +126,13 @@ mod tests {
             assert_ne!(make(tempfile::tempdir().unwrap().path()).unwrap(), made);
             assert_eq!(fs::metadata(state.path().join(name)).unwrap().permissions().mode() & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn a_secret_that_lost_bytes_is_not_used() {
+        let state = tempfile::tempdir().unwrap();
+        fs::write(state.path().join("secret"), b"").unwrap();
+        assert!(secret(state.path()).unwrap_err().to_string().contains("remove it"));
     }
 
     #[test]
