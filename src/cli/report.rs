@@ -1,6 +1,6 @@
 //! Findings and changes as text: for a terminal, and plain.
 
-use crate::report::{Kind, Located, Location, Severity, counted};
+use crate::report::{Kind, Located, Location, Severity, counted, severities};
 use crate::status::json::{Change, Class};
 use std::fmt::Write;
 
@@ -151,11 +151,8 @@ pub fn findings(all: &[Located], style: Style) -> String {
 
 /// How many findings of which severity there are.
 pub fn sum(all: &[Located]) -> String {
-    let count = |severity| all.iter().filter(|located| located.diagnostic.severity == severity).count();
-    let named = [(Severity::Error, "error", "errors"), (Severity::Warning, "warning", "warnings"), (Severity::Info, "remark", "remarks")];
-    let found = named.into_iter().map(|(severity, one, many)| (count(severity), one, many)).filter(|(count, ..)| *count > 0);
-    let parts: Vec<String> = found.map(|(count, one, many)| counted(count, one, many)).collect();
-    if parts.is_empty() { "no findings".into() } else { parts.join(", ") }
+    let sum = severities(|severity| all.iter().filter(|located| located.diagnostic.severity == severity).count());
+    if sum.is_empty() { "no findings".into() } else { sum }
 }
 
 /// Changes, one after the other, and a sum:

@@ -4,7 +4,7 @@ use super::lines;
 use super::urls::command;
 use crate::cli::report::printable;
 use crate::cli::{Error, Output};
-use crate::report::counted;
+use crate::report::{Severity, counted, severities};
 use crate::status::json::{Diagnostic, Fleet, Listener, Protocol, Replica, Status};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -162,14 +162,8 @@ fn findings(status: &Status) -> Vec<String> {
     if status.diagnostics.is_empty() {
         return Vec::new();
     }
-    let count = |severity: &str| status.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count();
-    let parts = [("error", "error", "errors"), ("warning", "warning", "warnings"), ("info", "remark", "remarks")];
-    let found: Vec<String> = parts
-        .into_iter()
-        .filter(|(severity, ..)| count(severity) > 0)
-        .map(|(severity, one, many)| counted(count(severity), one, many))
-        .collect();
-    let mut lines = vec![format!("findings: {}", found.join(", "))];
+    let of = |severity: Severity| status.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity.as_str()).count();
+    let mut lines = vec![format!("findings: {}", severities(of))];
     for severity in ["error", "warning", "info"] {
         lines.extend(status.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).map(brief));
     }

@@ -185,3 +185,10 @@ pub fn counted<N: fmt::Display + PartialEq + From<u8> + Copy>(count: N, one: &st
     let what = if count == N::from(1) { one } else { many };
     format!("{count} {what}")
 }
+
+/// How many findings there are of each severity, in words; empty if there is none.
+pub fn severities(count: impl Fn(Severity) -> usize) -> String {
+    let named = [(Severity::Error, "error", "errors"), (Severity::Warning, "warning", "warnings"), (Severity::Info, "remark", "remarks")];
+    let found = named.into_iter().map(|(severity, one, many)| (count(severity), one, many)).filter(|(count, ..)| *count > 0);
+    found.map(|(count, one, many)| counted(count, one, many)).collect::<Vec<_>>().join(", ")
+}
