@@ -3,8 +3,9 @@
 use crate::context::Haproxy;
 use crate::world::{FLEET, FLEET_NAMESPACE, Plan, yaml};
 use haproxy_fleet::agent::runtime::{Command, Session};
-use haproxy_fleet::agent::{Agent, Pod, Settings, Status, Update, UpdateContent, ticket_keys};
+use haproxy_fleet::agent::{Agent, Pod, Settings, Status, Update, UpdateContent};
 use haproxy_fleet::haproxy::render;
+use haproxy_fleet::haproxy::tickets::ticket_keys;
 use haproxy_fleet::haproxy::version::Capabilities;
 use haproxy_fleet::ingest::files::{Delta, Files, Limits};
 use haproxy_fleet::model::FleetId;

@@ -3,11 +3,11 @@
 
 use super::apply::{Applier, Base, Shared};
 use super::execute::{is_line, repair};
-use super::pod::DEFAULT_CERTIFICATE;
 use super::runtime::{Command, ServerState, Session, list_lines, map_entries, names, server_states};
 use crate::haproxy::bundle::{Bundle, Content, ListEntry, MapEntry, Name, ResourceKey, Server};
 use crate::haproxy::files::effective_weight;
 use crate::haproxy::plan::Step;
+use crate::haproxy::render::DEFAULT_CERTIFICATE;
 use crate::report::PrivateBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

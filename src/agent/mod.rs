@@ -16,12 +16,10 @@ mod reload;
 pub mod runtime;
 mod status;
 mod supervise;
-mod tickets;
 
 pub use drain::{Drain, Drained};
 pub use pod::{Pod, files as pod_files};
 pub use status::{Refusal, ReloadRecord, Status};
-pub use tickets::ticket_keys;
 
 use crate::haproxy::bundle::{Bundle, Change, Digest};
 use std::ffi::OsString;

@@ -1,15 +1,12 @@
-//! What belongs to this pod and to no bundle: `00-pod.cfg`, the default certificate, the bootstrap.
+//! What belongs to this pod and to no bundle: `00-pod.cfg`, the default certificate, ticket keys, the bootstrap.
 
 use super::last_good::PodFiles;
 use crate::haproxy::config::{Line, Refused, Section, Word, write};
 use crate::haproxy::files::pem_lines;
-use crate::haproxy::render::TICKET_KEYS;
+use crate::haproxy::render::{DEFAULT_CERTIFICATE, TICKET_KEYS};
 use crate::report::PrivateBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-
-/// The file of a pod's default certificate; a bundle may have another one in its place.
-pub const DEFAULT_CERTIFICATE: &str = "certs/_default.pem";
 
 /// This pod.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! The pod that `render` writes a configuration for: nobody's, but one that HAProxy loads.
 
-use crate::agent::{Pod, ticket_keys};
+use crate::agent::Pod;
+use crate::haproxy::tickets::ticket_keys;
 use crate::model::Model;
 use crate::report::PrivateBytes;
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};

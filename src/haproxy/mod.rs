@@ -8,4 +8,5 @@ pub mod maps;
 pub mod plan;
 pub mod render;
 pub mod shape;
+pub mod tickets;
 pub mod version;

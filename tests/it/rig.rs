@@ -1,9 +1,10 @@
 //! A HAProxy with its agent, bundles made by hand, and origins that say their name.
 
-use haproxy_fleet::agent::{Agent, Pod, Settings, Status, Update, UpdateContent, ticket_keys};
+use haproxy_fleet::agent::{Agent, Pod, Settings, Status, Update, UpdateContent};
 use haproxy_fleet::haproxy::bundle::{
     BackendClass, BackendHead, Bundle, Change, Content, ListEntry, MapEntry, Resource, ResourceKey, Server,
 };
+use haproxy_fleet::haproxy::tickets::ticket_keys;
 use haproxy_fleet::report::{Kind, ObjectRef, PrivateBytes};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

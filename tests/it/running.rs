@@ -1,7 +1,7 @@
 //! A bundle in a directory, and a real HAProxy that runs it.
 
-use haproxy_fleet::agent::ticket_keys;
 use haproxy_fleet::haproxy::bundle::{Bundle, Content, ResourceKey};
+use haproxy_fleet::haproxy::tickets::ticket_keys;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -7,8 +7,8 @@ use crate::model::{CertificateId, Model, Touched};
 use crate::report::PrivateBytes;
 use std::sync::Arc;
 
-/// What is served where no name matches.
-pub(super) const DEFAULT: &str = "certs/_default.pem";
+/// What is served where no name matches: the pod's own, unless a bundle has another one in its place.
+pub const DEFAULT_CERTIFICATE: &str = "certs/_default.pem";
 
 /// Keys of TLS session tickets. No bundle has them: they are the pod's, as its default certificate is.
 pub const TICKET_KEYS: &str = "certs/_tickets.keys";
@@ -33,7 +33,7 @@ impl Renderer {
         if first || touched.default_certificate || default.is_some_and(|id| touched.certificates.contains(id)) {
             let certificate = default.and_then(|id| model.certificates.get(id));
             let content = certificate.map(|certificate| (Content::Certificate(certificate.pem.clone()), certificate.sources.clone()));
-            self.put(ResourceKey::Certificate(DEFAULT.into()), content);
+            self.put(ResourceKey::Certificate(DEFAULT_CERTIFICATE.into()), content);
         }
         for (list, id) in &touched.list_entries {
             self.update_list_entry(model, list, id);

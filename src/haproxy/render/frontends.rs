@@ -1,6 +1,6 @@
 //! Frontends: one for each listener, with as few rules as routing needs.
 
-use super::certificates::{DEFAULT, TICKET_KEYS, list_path};
+use super::certificates::{DEFAULT_CERTIFICATE, TICKET_KEYS, list_path};
 use super::hosts::entry;
 use super::names::host_key;
 use super::{Renderer, Subject};
@@ -115,7 +115,7 @@ impl Renderer {
                 self.routing(&mut section, table, *https_port)?;
             }
             Protocol::Https { table, certificates } => {
-                let bind = bind.and("ssl default-crt").and(DEFAULT).and("crt-list").with(Word::text(&list_path(certificates))?);
+                let bind = bind.and("ssl default-crt").and(DEFAULT_CERTIFICATE).and("crt-list").with(Word::text(&list_path(certificates))?);
                 let bind = bind.and("alpn h2,http/1.1 tls-ticket-keys").and(TICKET_KEYS);
                 section.push(bind).push(relay_bind(name)?);
                 section.add("http-request set-header X-Forwarded-Proto https");

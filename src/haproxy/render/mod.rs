@@ -10,7 +10,7 @@ mod skeleton;
 #[cfg(test)]
 mod tests;
 
-pub use certificates::TICKET_KEYS;
+pub use certificates::{DEFAULT_CERTIFICATE, TICKET_KEYS};
 pub(in crate::haproxy) use names::safe_name;
 
 use super::bundle::{Bundle, Change, Content, MapEntry, Resource, ResourceKey};
