@@ -5,11 +5,13 @@
 pub mod agent;
 pub mod api;
 pub mod cli;
+pub mod delivery;
 pub mod fleet;
 pub mod haproxy;
 pub mod ingest;
 pub mod local;
 pub mod model;
+pub mod operator;
 pub mod pipeline;
 pub mod report;
 pub mod status;

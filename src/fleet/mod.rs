@@ -1,5 +1,6 @@
-//! What a fleet is made of: how its replicas are shared out. Pure.
+//! What a fleet is made of: how its replicas are shared out, and the Kubernetes objects that it needs.
 
+pub mod build;
 mod replicas;
 
 pub use replicas::{Replica, ZoneSize, replicas};

@@ -1,3 +1,4 @@
 //! What fills the world.
 
+pub mod cluster;
 pub mod files;

@@ -15,13 +15,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("haproxy", &["model", "report"]),
     ("pipeline", &["world", "api", "translate", "model", "haproxy", "report"]),
     ("agent", &["haproxy", "report"]),
+    ("delivery", &["agent", "haproxy", "model", "report"]),
     ("fleet", &["api", "world", "report", "haproxy"]),
     ("status", &["api", "world", "report"]),
     ("telemetry", &[]),
 ];
 
 /// Rooms that wire the others together.
-const WIRING: &[&str] = &["local", "cli"];
+const WIRING: &[&str] = &["local", "operator", "cli"];
 
 /// Rooms whose code is a function of its input.
 const PURE: &[&str] = &["report", "api", "world", "model", "translate", "haproxy", "pipeline"];

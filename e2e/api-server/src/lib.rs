@@ -1,0 +1,1 @@
+//! A small in-process API server, and a fault layer under the kube client.

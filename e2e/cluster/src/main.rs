@@ -1,0 +1,2 @@
+//! A Kubernetes cluster of real parts on one machine.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The Kubernetes objects that one `IngressDeployment` asks for. Pure.

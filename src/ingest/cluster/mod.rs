@@ -1,0 +1,1 @@
+//! Objects from a cluster: watches into the world.

@@ -1,0 +1,2 @@
+//! Packs a directory as an OCI image archive.
+fn main() {}
