@@ -45,3 +45,5 @@ pub const REFUSED_BY_HAPROXY: Code = Code("RefusedByHaproxy");
 pub const NOT_APPLIED: Code = Code("NotApplied");
 /// A namespace that asks for more than its share.
 pub const LIMIT_REACHED: Code = Code("LimitReached");
+/// Something that the operator needs and was not granted.
+pub const NOT_PERMITTED: Code = Code("NotPermitted");

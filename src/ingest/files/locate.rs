@@ -3,9 +3,10 @@
 //! Positions are not kept for everything that is read: the file is read again when somebody asks.
 
 use super::Files;
-use super::path::{Step, steps};
+
 use super::state::{FileKey, FileState, Place};
-use super::tree::{self, Content, Node};
+use crate::ingest::object::path::{Step, steps};
+use crate::ingest::object::tree::{self, Content, Node};
 use crate::report::{Diagnostic, Kind, Located, Location, ObjectRef, codes};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

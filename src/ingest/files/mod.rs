@@ -7,20 +7,17 @@
 //!
 //! The same object twice: the first in the order of inputs, paths and documents is used.
 
-mod de;
-mod kinds;
 mod locate;
 mod parallel;
-mod path;
 mod read;
 mod split;
 mod state;
-mod tree;
 mod walk;
 mod watch;
 
 pub use watch::{HoldOff, Watch, WatchError, watch};
 
+use super::Delta;
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Object;
 use state::{FileKey, FileState, Place};
@@ -29,22 +26,6 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use walk::{Found, STANDARD_INPUT};
-
-/// What changed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Delta {
-    /// Objects that are new or different, by reference.
-    pub set: Vec<Object>,
-    /// Objects that are gone, by reference.
-    pub removed: Vec<ObjectRef>,
-}
-
-impl Delta {
-    /// Whether nothing changed.
-    pub fn is_empty(&self) -> bool {
-        self.set.is_empty() && self.removed.is_empty()
-    }
-}
 
 /// What is refused for its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

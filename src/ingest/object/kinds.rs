@@ -4,7 +4,7 @@ use crate::api;
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
 
 /// What is known about a kind.
-pub(super) enum Known {
+pub(in crate::ingest) enum Known {
     /// It is read.
     Read(Kind),
     /// It is usual beside what is read, and nothing that we need.
@@ -44,7 +44,7 @@ const USUAL_GROUPS: [&str; 12] = [
     "events.k8s.io",
 ];
 
-pub(super) fn known(api_version: &str, kind: &str) -> Known {
+pub(in crate::ingest) fn known(api_version: &str, kind: &str) -> Known {
     if let Some((_, kind)) = READ.iter().find(|(version, read)| *version == api_version && read.as_str() == kind) {
         return Known::Read(kind.clone());
     }
@@ -65,12 +65,12 @@ pub(super) fn known(api_version: &str, kind: &str) -> Known {
     if usual { Known::NotNeeded } else { Known::Unknown }
 }
 
-pub(super) fn is_cluster_scoped(kind: &Kind) -> bool {
+pub(in crate::ingest) fn is_cluster_scoped(kind: &Kind) -> bool {
     matches!(kind, Kind::IngressClass | Kind::Namespace)
 }
 
 /// What is wrong with a name, so that nothing odd becomes a key of the world.
-pub(super) fn name_fault(object: &ObjectRef, namespace: &str, name: &str) -> Option<Diagnostic> {
+pub(in crate::ingest) fn name_fault(object: &ObjectRef, namespace: &str, name: &str) -> Option<Diagnostic> {
     if name.is_empty() {
         let help = "give it a name; generateName works with the API server only";
         return Some(Diagnostic::error(object, "metadata.name", codes::INVALID_FIELD, "the object has no name", help));

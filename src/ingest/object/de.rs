@@ -8,14 +8,14 @@ use std::fmt;
 
 /// Why a tree is not what was asked for.
 #[derive(Debug)]
-pub(super) struct Error {
+pub(in crate::ingest) struct Error {
     /// Where; `None` until the fault is out of the innermost field.
     path: Option<String>,
     message: String,
 }
 
 impl Error {
-    pub(super) fn into_parts(self) -> (String, String) {
+    pub(in crate::ingest) fn into_parts(self) -> (String, String) {
         (self.path.unwrap_or_default(), self.message)
     }
 
@@ -40,10 +40,10 @@ impl de::Error for Error {
 }
 
 /// Fields that the type does not have: path and content.
-pub(super) type Ignored<'n, 'a> = Vec<(String, &'n Node<'a>)>;
+pub(in crate::ingest) type Ignored<'n, 'a> = Vec<(String, &'n Node<'a>)>;
 
 /// Reads `node` as a `T`, and tells which of its fields a `T` does not have.
-pub(super) fn read<'n, 'a, T: de::DeserializeOwned>(node: &'n Node<'a>) -> Result<(T, Ignored<'n, 'a>), Error> {
+pub(in crate::ingest) fn read<'n, 'a, T: de::DeserializeOwned>(node: &'n Node<'a>) -> Result<(T, Ignored<'n, 'a>), Error> {
     let ignored = RefCell::new(Vec::new());
     let value = T::deserialize(De { node, path: &Path::Root, ignored: &ignored }).map_err(|error| error.within(&Path::Root))?;
     Ok((value, ignored.into_inner()))

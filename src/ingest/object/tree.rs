@@ -14,21 +14,21 @@ const MAX_DEPTH: usize = 100;
 
 /// A value and where it is.
 #[derive(Clone, Debug)]
-pub(super) struct Node<'a> {
-    pub(super) content: Content<'a>,
+pub(in crate::ingest) struct Node<'a> {
+    pub(in crate::ingest) content: Content<'a>,
     /// Line in the document, from 1.
-    pub(super) line: u32,
+    pub(in crate::ingest) line: u32,
     /// Column in characters, from 1.
-    pub(super) column: u32,
+    pub(in crate::ingest) column: u32,
     /// Width in characters, of what stands on that line.
-    pub(super) width: u32,
+    pub(in crate::ingest) width: u32,
     /// How much text it takes.
-    pub(super) size: usize,
+    pub(in crate::ingest) size: usize,
 }
 
 /// A value.
 #[derive(Clone, Debug)]
-pub(super) enum Content<'a> {
+pub(in crate::ingest) enum Content<'a> {
     /// A text; `plain` if without quotes, so that it may be something else than a text.
     Scalar {
         text: Cow<'a, str>,
@@ -44,15 +44,15 @@ pub(super) enum Content<'a> {
 
 /// Why a document cannot be read.
 #[derive(Clone, Debug)]
-pub(super) struct SyntaxError {
-    pub(super) line: u32,
-    pub(super) column: u32,
-    pub(super) message: String,
+pub(in crate::ingest) struct SyntaxError {
+    pub(in crate::ingest) line: u32,
+    pub(in crate::ingest) column: u32,
+    pub(in crate::ingest) message: String,
 }
 
 impl<'a> Node<'a> {
     /// The text of a scalar.
-    pub(super) fn text(&self) -> Option<&str> {
+    pub(in crate::ingest) fn text(&self) -> Option<&str> {
         match &self.content {
             Content::Scalar { text, .. } => Some(text),
             Content::List(_) | Content::Map { .. } => None,
@@ -60,18 +60,18 @@ impl<'a> Node<'a> {
     }
 
     /// The value of `key` in a map.
-    pub(super) fn get(&self, key: &str) -> Option<&Node<'a>> {
+    pub(in crate::ingest) fn get(&self, key: &str) -> Option<&Node<'a>> {
         self.entry(key).map(|(_, value)| value)
     }
 
     /// `key` and its value in a map.
-    pub(super) fn entry(&self, key: &str) -> Option<&(Node<'a>, Node<'a>)> {
+    pub(in crate::ingest) fn entry(&self, key: &str) -> Option<&(Node<'a>, Node<'a>)> {
         let Content::Map { entries, .. } = &self.content else { return None };
         entries.iter().find(|(name, _)| name.text() == Some(key))
     }
 
     /// Whether it is `null`, or nothing at all.
-    pub(super) fn is_null(&self) -> bool {
+    pub(in crate::ingest) fn is_null(&self) -> bool {
         matches!(&self.content, Content::Scalar { text, plain: true } if matches!(&**text, "" | "~" | "null" | "Null" | "NULL"))
     }
 
@@ -85,7 +85,7 @@ impl<'a> Node<'a> {
 }
 
 /// The documents in `text`: usually one.
-pub(super) fn parse(text: &str) -> Result<Vec<Node<'_>>, SyntaxError> {
+pub(in crate::ingest) fn parse(text: &str) -> Result<Vec<Node<'_>>, SyntaxError> {
     let mut builder = Builder { anchors: BTreeMap::new(), nodes: 0 };
     let mut parser = Parser::new_from_str(text);
     let mut documents = Vec::new();

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A path while a document is walked: each step points to the one before.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Path<'p> {
+pub(in crate::ingest) enum Path<'p> {
     Root,
     Key(&'p Path<'p>, &'p str),
     Index(&'p Path<'p>, usize),
@@ -35,13 +35,13 @@ fn is_plain(key: &str) -> bool {
 
 /// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(in crate::ingest) enum Step {
     Key(String),
     Index(usize),
 }
 
 /// The steps of a written path. What cannot be read ends it: the place of its beginning is better than none.
-pub(super) fn steps(path: &str) -> Vec<Step> {
+pub(in crate::ingest) fn steps(path: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut rest = path;
     while !rest.is_empty() {

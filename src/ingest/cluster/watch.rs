@@ -1,0 +1,211 @@
+//! One watch: it lists, follows, and starts again when it has to.
+
+use super::source::{Raw, Resource, Source};
+use crate::ingest::object::{self, Read, json};
+use crate::report::{Kind, ObjectRef};
+use futures::StreamExt;
+use kube::runtime::watcher::{self, Event, InitialListStrategy, watcher};
+use kube::{Api, Client, ResourceExt};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// A connection that says nothing for this long (and 5 s more) is taken for dead, and asked for anew. The server is told
+/// to end it then, so that a live one ends in time.
+const WATCH_SECONDS: u32 = 55;
+/// Bytes of one object, as texts: what etcd holds is smaller.
+const OBJECT_BYTES: usize = 2_000_000;
+/// The pause after a failure, and after several.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// Failures in a row that are not worth a word.
+const HICCUPS: u32 = 2;
+/// How often somebody who was turned away asks again, and how often an optional kind is looked for.
+const ASK_AGAIN: Duration = Duration::from_secs(15);
+
+/// What a watch tells.
+#[derive(Debug)]
+pub(super) enum News {
+    /// Everything follows, up to [`News::Listed`].
+    Listing,
+    /// What is not among what was found since [`News::Listing`] is gone.
+    Listed,
+    /// An object is there.
+    Found(Box<Read>),
+    /// An object is gone.
+    Gone(ObjectRef),
+    /// The cluster has no such kind.
+    Absent,
+    /// We may not.
+    Forbidden(String),
+    /// It did not work, and is tried again.
+    Failed(String),
+}
+
+/// Why a watch does not go on.
+enum Stopped {
+    /// It is to start from the beginning, with lists if the server cannot stream them.
+    Again,
+    /// Nobody listens any more.
+    Unheard,
+}
+
+/// Follows `source` until nobody listens any more.
+pub(super) async fn follow(client: Client, source: Source, news: mpsc::Sender<(Source, News)>) {
+    let mut watch = Watch { client, source, news, strategy: InitialListStrategy::StreamingList, failures: 0 };
+    while matches!(watch.run().await, Stopped::Again) {}
+}
+
+struct Watch {
+    client: Client,
+    source: Source,
+    news: mpsc::Sender<(Source, News)>,
+    strategy: InitialListStrategy,
+    failures: u32,
+}
+
+impl Watch {
+    async fn run(&mut self) -> Stopped {
+        let resource = self.source.resource.api_resource();
+        let api: Api<Raw> = match &self.source.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        };
+        let mut stream = watcher(api, self.config()).boxed();
+        while let Some(event) = stream.next().await {
+            let outcome = match event {
+                Ok(event) => {
+                    self.failures = 0;
+                    self.say(self.news_of(event)).await
+                }
+                Err(error) => self.fail(&error).await,
+            };
+            if let Err(stopped) = outcome {
+                return stopped;
+            }
+        }
+        Stopped::Again
+    }
+
+    fn config(&self) -> watcher::Config {
+        let (fields, labels) = self.source.resource.selectors();
+        watcher::Config {
+            field_selector: fields.map(str::to_owned),
+            label_selector: labels.map(str::to_owned),
+            initial_list_strategy: self.strategy.clone(),
+            ..watcher::Config::default().timeout(WATCH_SECONDS)
+        }
+    }
+
+    async fn say(&self, news: News) -> Result<(), Stopped> {
+        self.news.send((self.source.clone(), news)).await.map_err(|_| Stopped::Unheard)
+    }
+
+    fn news_of(&self, event: Event<Raw>) -> News {
+        match event {
+            Event::Init => News::Listing,
+            Event::InitDone => News::Listed,
+            Event::Apply(raw) | Event::InitApply(raw) => News::Found(Box::new(read(self.source.resource, &raw))),
+            Event::Delete(raw) => News::Gone(reference(self.source.resource, &raw)),
+        }
+    }
+
+    /// Tells why it did not work, and waits before it is tried again.
+    async fn fail(&mut self, error: &watcher::Error) -> Result<(), Stopped> {
+        let code = code(error);
+        let streams = self.strategy == InitialListStrategy::StreamingList;
+        let starts = matches!(error, watcher::Error::WatchStartFailed(_));
+        match code {
+            // servers before 1.32 know no such parameter, later ones may have it switched off
+            Some(400 | 422) if streams && starts => {
+                self.strategy = InitialListStrategy::ListWatch;
+                return Err(Stopped::Again);
+            }
+            Some(404) => {
+                self.say(News::Absent).await?;
+                self.pause(ASK_AGAIN).await?;
+                return Err(Stopped::Again);
+            }
+            Some(401 | 403) => {
+                self.say(News::Forbidden(error_text(error))).await?;
+                self.pause(ASK_AGAIN).await?;
+            }
+            // the watcher itself starts from the beginning only when this comes later
+            Some(410) if starts => return Err(Stopped::Again),
+            _ => {
+                let doubled = PAUSE.0.saturating_mul(1 << self.failures.min(6));
+                self.failures = self.failures.saturating_add(1);
+                let lasts = self.failures > HICCUPS;
+                if lasts {
+                    self.say(News::Failed(error_text(error))).await?;
+                }
+                self.pause(doubled.min(PAUSE.1)).await?;
+                if lasts {
+                    // where a watch goes on, nothing says that it does; where it starts anew, its list does
+                    return Err(Stopped::Again);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for about `time`: not all at the same moment.
+    async fn pause(&self, time: Duration) -> Result<(), Stopped> {
+        let jitter = f64::from(crate::ingest::cluster::random() % 1024) / 1024.0;
+        tokio::select! {
+            () = tokio::time::sleep(time.mul_f64(0.75 + jitter / 2.0)) => Ok(()),
+            () = self.news.closed() => Err(Stopped::Unheard),
+        }
+    }
+}
+
+fn read(resource: Resource, raw: &Raw) -> Read {
+    let (api_version, kind, _) = resource.names();
+    object::read(&json::object(&raw.value, api_version, kind), OBJECT_BYTES)
+}
+
+fn reference(resource: Resource, raw: &Raw) -> ObjectRef {
+    ObjectRef::new(resource.kind(), raw.namespace().unwrap_or_default(), raw.name_any())
+}
+
+/// The HTTP status that the server answered with, if it did.
+fn code(error: &watcher::Error) -> Option<u16> {
+    let (watcher::Error::WatchError(status)
+    | watcher::Error::InitialListFailed(kube::Error::Api(status))
+    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+    | watcher::Error::WatchFailed(kube::Error::Api(status))) = error
+    else {
+        return None;
+    };
+    Some(status.code)
+}
+
+/// An error with what caused it.
+fn error_text(error: &watcher::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+impl Resource {
+    /// As reports name it.
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::IngressDeployments => Kind::IngressDeployment,
+            Self::Backends | Self::HaproxyOrgBackends => Kind::Backend,
+            Self::IngressClasses => Kind::IngressClass,
+            Self::Namespaces => Kind::Namespace,
+            Self::Ingresses => Kind::Ingress,
+            Self::Services => Kind::Service,
+            Self::EndpointSlices => Kind::EndpointSlice,
+            Self::Secrets => Kind::Secret,
+            Self::ConfigMaps => Kind::ConfigMap,
+        }
+    }
+}
