@@ -12,6 +12,18 @@ pub const STALLED: &str = "Stalled";
 pub const ACCEPTED: &str = "Accepted";
 /// Every object that it names exists and may be used.
 pub const RESOLVED_REFS: &str = "ResolvedRefs";
+/// Enough pods serve.
+pub const AVAILABLE: &str = "Available";
+/// The fleet has the addresses that it needs.
+pub const ADDRESS_READY: &str = "AddressReady";
+/// All pods are made from the present template.
+pub const ROLLED_OUT: &str = "RolledOut";
+/// Every pod that serves confirms the present configuration.
+pub const CONFIG_SYNCED: &str = "ConfigSynced";
+/// Pods are spread evenly over zones.
+pub const ZONES_BALANCED: &str = "ZonesBalanced";
+/// Nothing is changed, because somebody asked for that.
+pub const PAUSED: &str = "Paused";
 
 /// Everything is as asked.
 pub const REASON_AS_ASKED: &str = "AsAsked";
@@ -25,3 +37,19 @@ pub const REASON_INVALID: &str = "Invalid";
 pub const REASON_NOT_FOUND: &str = "NotFound";
 /// HAProxy refused what the object leads to.
 pub const REASON_REFUSED_BY_HAPROXY: &str = "RefusedByHaproxy";
+/// Objects of the fleet could not be written.
+pub const REASON_NOT_APPLIED: &str = "NotApplied";
+/// No pods are asked for.
+pub const REASON_SCALED_TO_ZERO: &str = "ScaledToZero";
+/// Not one pod serves.
+pub const REASON_NO_READY_PODS: &str = "NoReadyPods";
+/// It was not asked for.
+pub const REASON_NOT_WANTED: &str = "NotWanted";
+/// A load balancer has to give an address and has not yet.
+pub const REASON_ADDRESS_PENDING: &str = "AddressPending";
+/// Some pods do not confirm what they should serve.
+pub const REASON_PODS_BEHIND: &str = "PodsBehind";
+/// Some zones have fewer pods than others.
+pub const REASON_UNBALANCED: &str = "Unbalanced";
+/// Somebody asked for a pause.
+pub const REASON_PAUSED: &str = "Paused";

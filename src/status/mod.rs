@@ -1,3 +1,6 @@
-//! What is told about the state of fleets: the document that `/status` serves.
+//! What is told about the state of fleets: conditions and addresses on objects, Events, and the document that
+//! `/status` serves.
 
+pub mod conditions;
+pub mod fleet;
 pub mod json;

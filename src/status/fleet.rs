@@ -1,0 +1,229 @@
+//! The status of an `IngressDeployment`, from what is observed. Pure.
+
+use super::conditions::{Claim, merge};
+use crate::api::IngressDeploymentStatus;
+use crate::api::conditions as named;
+use crate::report::{Diagnostic, Severity};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use std::collections::BTreeMap;
+
+/// A pod that has not confirmed the present configuration for this long is behind. A shorter wait is the normal case
+/// while things change, and no state to write down.
+const BEHIND: SignedDuration = SignedDuration::from_secs(10);
+
+/// One pod of a fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// The zone of its node, if that is known.
+    pub zone: Option<String>,
+    /// Whether it serves: `Ready`, and not on its way out.
+    pub serves: bool,
+    /// Whether it is on its way out.
+    pub terminating: bool,
+    /// Whether it is made from the present template.
+    pub updated: bool,
+    /// Since when it has not confirmed what it should serve; `None` if it has.
+    pub behind_since: Option<Timestamp>,
+}
+
+/// Where clients connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Nothing from outside is asked for.
+    NotWanted,
+    /// Somebody else has to give one, and has not yet.
+    Pending,
+    /// These, in order; there is at least one.
+    Assigned(Vec<String>),
+}
+
+/// What is observed of a fleet.
+#[derive(Clone, Debug)]
+pub struct Observed<'o> {
+    /// `metadata.generation` that the rest is about.
+    pub generation: i64,
+    /// Whether nothing is to be changed.
+    pub paused: bool,
+    /// Why the spec cannot be realised; what served before it still does.
+    pub refused: Option<&'o Diagnostic>,
+    /// Why objects could not be written, if that was so.
+    pub not_applied: Option<String>,
+    /// Pods that are wanted.
+    pub desired: u32,
+    /// Pods that have to serve at least for the fleet to be as asked.
+    pub least: u32,
+    /// Its pods, in the order of their names.
+    pub pods: &'o [Pod],
+    /// The zones that it is spread over; empty where nobody said.
+    pub zones: &'o [String],
+    /// Where clients connect to.
+    pub address: Address,
+    /// Selects the pods.
+    pub selector: &'o str,
+    /// Number of the last change of sections, backends or routing maps.
+    pub revision: Option<u64>,
+    /// Its findings.
+    pub findings: &'o [Diagnostic],
+}
+
+impl Observed<'_> {
+    fn serving(&self) -> u32 {
+        count(self.pods.iter().filter(|pod| pod.serves))
+    }
+
+    fn updated(&self) -> u32 {
+        count(self.pods.iter().filter(|pod| pod.updated && !pod.terminating))
+    }
+
+    fn is_rolled_out(&self) -> bool {
+        self.updated() >= self.desired && self.pods.iter().all(|pod| pod.updated || pod.terminating)
+    }
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
+}
+
+fn number(count: u32) -> Option<i32> {
+    i32::try_from(count).ok()
+}
+
+/// The status that follows from `observed`. `before` is what the object says now; what nobody here knows stays.
+pub fn status(observed: &Observed<'_>, before: &IngressDeploymentStatus, now: Timestamp) -> IngressDeploymentStatus {
+    let claims = claims(observed, now);
+    IngressDeploymentStatus {
+        observed_generation: Some(observed.generation),
+        replicas: number(count(observed.pods.iter().filter(|pod| !pod.terminating))),
+        ready_replicas: number(observed.serving()),
+        selector: Some(observed.selector.to_owned()),
+        zones: zones(observed),
+        address: match &observed.address {
+            Address::Assigned(addresses) => addresses.first().cloned(),
+            Address::NotWanted | Address::Pending => None,
+        },
+        revision: observed.revision.and_then(|revision| i64::try_from(revision).ok()),
+        conditions: merge(&before.conditions, &claims, observed.generation, now),
+    }
+}
+
+/// Serving of wanted pods by zone, such as `a 2/2, b 1/1`.
+fn zones(observed: &Observed<'_>) -> Option<String> {
+    let mut by_zone: BTreeMap<&str, (u32, u32)> = observed.zones.iter().map(|zone| (zone.as_str(), (0, 0))).collect();
+    for pod in observed.pods.iter().filter(|pod| !pod.terminating) {
+        let (serving, all) = by_zone.entry(pod.zone.as_deref().unwrap_or("?")).or_default();
+        *all += 1;
+        *serving += u32::from(pod.serves);
+    }
+    let texts: Vec<String> = by_zone.iter().map(|(zone, (serving, all))| format!("{zone} {serving}/{all}")).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+fn claims(observed: &Observed<'_>, now: Timestamp) -> Vec<Claim> {
+    let accepted = accepted(observed);
+    let details = vec![available(observed), address(observed), rolled_out(observed), synced(observed, now), balanced(observed)];
+    let troubles: Vec<&Claim> = std::iter::once(&accepted)
+        .chain(details.iter().filter(|claim| claim.type_ != named::ZONES_BALANCED))
+        .filter(|claim| claim.holds != Some(true))
+        .collect();
+    let mut claims = Vec::new();
+    match troubles.first() {
+        None => claims.push(Claim::new(named::READY, true, named::REASON_AS_ASKED, "the fleet serves as asked")),
+        Some(trouble) => claims.push(Claim::new(named::READY, false, trouble.reason, trouble.message.clone())),
+    }
+    let moving = |claim: &&&Claim| matches!(claim.type_, named::ROLLED_OUT | named::ADDRESS_READY);
+    if accepted.holds == Some(false) {
+        claims.push(Claim::new(named::STALLED, true, accepted.reason, accepted.message.clone()));
+    } else if observed.paused {
+        claims.push(Claim::new(named::PAUSED, true, named::REASON_PAUSED, "spec.paused: nothing is changed until it is taken away"));
+    } else if let Some(change) = troubles.iter().find(moving) {
+        claims.push(Claim::new(named::RECONCILING, true, change.reason, change.message.clone()));
+    }
+    claims.push(accepted);
+    claims.extend(details);
+    claims
+}
+
+fn accepted(observed: &Observed<'_>) -> Claim {
+    if let Some(refused) = observed.refused {
+        let field = if refused.field.is_empty() { String::new() } else { format!("{}: ", refused.field) };
+        let message = format!("{field}{}; {}", refused.message, refused.help);
+        return Claim::new(named::ACCEPTED, false, refused.code.as_str(), message);
+    }
+    if let Some(why) = &observed.not_applied {
+        return Claim { holds: None, ..Claim::new(named::ACCEPTED, false, named::REASON_NOT_APPLIED, why.clone()) };
+    }
+    Claim::new(named::ACCEPTED, true, named::REASON_AS_ASKED, "the spec can be realised")
+}
+
+fn available(observed: &Observed<'_>) -> Claim {
+    let (serving, least) = (observed.serving(), observed.least);
+    if observed.desired == 0 {
+        return Claim::new(named::AVAILABLE, true, named::REASON_SCALED_TO_ZERO, "no pods are asked for");
+    }
+    if serving == 0 {
+        let message = "no pod serves; see the Events of the pods and of the Deployment";
+        return Claim::new(named::AVAILABLE, false, named::REASON_NO_READY_PODS, message);
+    }
+    if serving < least {
+        let message = format!("fewer than {least} of {} pods serve; see the Events of the pods", observed.desired);
+        return Claim::new(named::AVAILABLE, false, named::REASON_REPLICAS_NOT_READY, message);
+    }
+    Claim::new(named::AVAILABLE, true, named::REASON_AS_ASKED, "enough pods serve")
+}
+
+fn address(observed: &Observed<'_>) -> Claim {
+    match &observed.address {
+        Address::NotWanted => {
+            Claim::new(named::ADDRESS_READY, true, named::REASON_NOT_WANTED, "no address outside the cluster is asked for")
+        }
+        Address::Assigned(_) => Claim::new(named::ADDRESS_READY, true, named::REASON_AS_ASKED, "the fleet has an address"),
+        Address::Pending => {
+            let message = "the load balancer has given no address yet; see the Events of the fleet's Service";
+            Claim::new(named::ADDRESS_READY, false, named::REASON_ADDRESS_PENDING, message)
+        }
+    }
+}
+
+fn rolled_out(observed: &Observed<'_>) -> Claim {
+    if observed.is_rolled_out() {
+        return Claim::new(named::ROLLED_OUT, true, named::REASON_AS_ASKED, "all pods are made from the present template");
+    }
+    Claim::new(named::ROLLED_OUT, false, named::REASON_ROLLING_OUT, "pods are being started or replaced")
+}
+
+fn synced(observed: &Observed<'_>, now: Timestamp) -> Claim {
+    let behind = |pod: &&Pod| pod.serves && pod.behind_since.is_some_and(|since| now.duration_since(since) > BEHIND);
+    let names: Vec<&str> = observed.pods.iter().filter(behind).map(|pod| pod.name.as_str()).collect();
+    if names.is_empty() {
+        return Claim::new(named::CONFIG_SYNCED, true, named::REASON_AS_ASKED, "every pod that serves confirms the present configuration");
+    }
+    let message = format!("not confirmed for more than {} s by {}; they serve what they had", BEHIND.as_secs(), names.join(", "));
+    Claim::new(named::CONFIG_SYNCED, false, named::REASON_PODS_BEHIND, message)
+}
+
+fn balanced(observed: &Observed<'_>) -> Claim {
+    let mut by_zone: BTreeMap<&str, u32> = observed.zones.iter().map(|zone| (zone.as_str(), 0)).collect();
+    for pod in observed.pods.iter().filter(|pod| pod.serves) {
+        *by_zone.entry(pod.zone.as_deref().unwrap_or("?")).or_default() += 1;
+    }
+    let (least, most) = (by_zone.values().min().copied().unwrap_or(0), by_zone.values().max().copied().unwrap_or(0));
+    if most.saturating_sub(least) <= 1 {
+        return Claim::new(named::ZONES_BALANCED, true, named::REASON_AS_ASKED, "pods are spread evenly over the zones");
+    }
+    let short: Vec<&str> = by_zone.iter().filter(|(_, count)| most - **count > 1).map(|(zone, _)| *zone).collect();
+    let message = format!("the zones {} have fewer pods than others; see whether their nodes are well", short.join(", "));
+    Claim::new(named::ZONES_BALANCED, false, named::REASON_UNBALANCED, message)
+}
+
+/// The ten findings that matter most, the worst first.
+pub fn worst(findings: &[Diagnostic]) -> Vec<&Diagnostic> {
+    let mut sorted: Vec<&Diagnostic> = findings.iter().filter(|finding| finding.severity != Severity::Info).collect();
+    sorted.sort_by(|a, b| (a.severity, *a).cmp(&(b.severity, *b)));
+    sorted.truncate(10);
+    sorted
+}
+
+#[cfg(test)]
+mod tests;
