@@ -110,6 +110,9 @@ pub struct IngressTls {
     pub secret: Option<Arc<str>>,
 }
 
+/// What the `controller` of an `IngressClass` of ours starts with.
+pub const CONTROLLER_PREFIX: &str = "haproxy-fleet.dev/";
+
 /// Names a controller for Ingresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IngressClass {
@@ -120,6 +123,11 @@ pub struct IngressClass {
 }
 
 impl IngressClass {
+    /// Whether it names one of our controllers.
+    pub fn is_ours(&self) -> bool {
+        self.controller.as_ref().is_some_and(|controller| controller.starts_with(CONTROLLER_PREFIX))
+    }
+
     /// Whether Ingresses that name no class belong to it.
     pub fn is_default(&self) -> bool {
         self.meta.annotations.get(ANNOTATION_DEFAULT_CLASS) == Some("true")
@@ -132,9 +140,9 @@ impl IngressClass {
 }
 
 impl Ingress {
-    /// The class that it names: by field, else by the legacy annotation.
+    /// The class that it names. The legacy annotation comes before the field, as Kubernetes asks for.
     pub fn class_name(&self) -> Option<&str> {
-        self.class.as_deref().or_else(|| self.meta.annotations.get(ANNOTATION_INGRESS_CLASS))
+        self.meta.annotations.get(ANNOTATION_INGRESS_CLASS).or(self.class.as_deref())
     }
 
     /// What is too much about it, if anything: an Ingress beyond a limit does not come in. It would cost more

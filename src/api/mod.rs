@@ -22,8 +22,8 @@ pub use backend::{Backend, BackendSpec};
 pub use crd::crds;
 pub use endpoints::{AddressType, Endpoint, EndpointPort, EndpointSlice, LABEL_SERVICE_NAME};
 pub use ingress::{
-    ANNOTATION_DEFAULT_CLASS, ANNOTATION_INGRESS_CLASS, Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressService,
-    IngressTls, PathType, PortRef, TypedRef,
+    ANNOTATION_DEFAULT_CLASS, ANNOTATION_INGRESS_CLASS, CONTROLLER_PREFIX, Ingress, IngressBackend, IngressClass, IngressPath, IngressRule,
+    IngressService, IngressTls, PathType, PortRef, TypedRef,
 };
 pub use ingress_deployment::{
     ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService, FleetPorts, FleetTls, HaproxyLine, IngressDeployment,

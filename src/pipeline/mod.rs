@@ -6,7 +6,7 @@
 mod unserved;
 mod unused;
 
-use crate::api::{HaproxyLine, IngressDeployment};
+use crate::api::{HaproxyLine, Ingress, IngressDeployment};
 use crate::haproxy::bundle::{Bundle, Change};
 use crate::haproxy::render::{self, Renderer};
 use crate::haproxy::version::Capabilities;
@@ -102,6 +102,11 @@ impl Pipeline {
     /// The model of a fleet.
     pub fn model(&self, fleet: &FleetId) -> Option<&Model> {
         self.fleets.get(fleet).map(|fleet| fleet.translator.model())
+    }
+
+    /// The fleet that serves an Ingress of the world.
+    pub fn fleet_of(&self, ingress: &Ingress) -> Option<&FleetId> {
+        self.unserved.fleet_of(&self.world, ingress)
     }
 
     /// All findings, each once, in order.

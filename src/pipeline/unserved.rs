@@ -1,17 +1,20 @@
-//! Ingresses that no fleet takes: the question that no single fleet can answer.
+//! Which fleet takes an Ingress, and which Ingresses none does: the questions that no single fleet can answer.
 
-use crate::api::{ANNOTATION_INGRESS_CLASS, Ingress};
+use super::fleet_id;
+use crate::api::Ingress;
 use crate::model::FleetId;
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
 use crate::world::{Changed, World};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Findings about Ingresses that no fleet takes, kept up with the world.
 #[derive(Debug, Default)]
 pub(super) struct Unserved {
-    classes: BTreeSet<Box<str>>,
-    default_class: bool,
+    /// Whose class each is.
+    classes: BTreeMap<Box<str>, FleetId>,
+    /// The class of Ingresses that name none.
+    default_class: Option<Box<str>>,
     findings: BTreeMap<ObjectRef, Diagnostic>,
 }
 
@@ -19,6 +22,13 @@ impl Unserved {
     /// The findings, by object.
     pub(super) fn diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
         self.findings.values()
+    }
+
+    /// The fleet that serves `ingress`.
+    pub(super) fn fleet_of(&self, world: &World, ingress: &Ingress) -> Option<&FleetId> {
+        let class = ingress.class_name().or(self.default_class.as_deref())?;
+        let ours = world.ingress_class(class).is_none_or(|class| class.is_ours());
+        self.classes.get(class).filter(|_| ours)
     }
 
     /// Looks at the Ingresses that changed, or at all when the classes did.
@@ -48,19 +58,19 @@ impl Unserved {
 
     fn read_classes<'a>(&mut self, world: &World, fleets: impl Iterator<Item = &'a FleetId>) {
         let deployments = fleets.filter_map(|fleet| world.ingress_deployment(&fleet.namespace, &fleet.name));
-        self.classes = deployments.map(|deployment| deployment.spec.ingress_class_name.as_str().into()).collect();
-        self.default_class = self.classes.iter().any(|class| world.ingress_class(class).is_some_and(|class| class.is_default()));
+        self.classes = deployments.map(|deployment| (deployment.spec.ingress_class_name.as_str().into(), fleet_id(deployment))).collect();
+        let is_default = |class: &&Box<str>| world.ingress_class(class).is_some_and(|class| class.is_ours() && class.is_default());
+        self.default_class = self.classes.keys().find(is_default).cloned();
     }
 
     fn look_at(&mut self, ingress: &Arc<Ingress>) {
-        let class = ingress.meta.annotations.get(ANNOTATION_INGRESS_CLASS).or(ingress.class.as_deref());
-        let message = match class {
-            Some(class) if self.classes.contains(class) => return,
+        let message = match ingress.class_name() {
+            Some(class) if self.classes.contains_key(class) => return,
             Some(class) => format!("no fleet has the class {class:?}, so this Ingress is left to others"),
-            None if self.default_class => return,
+            None if self.default_class.is_some() => return,
             None => "it names no class and no fleet has the default class, so this Ingress is left to others".to_owned(),
         };
-        let known: Vec<&str> = self.classes.iter().map(AsRef::as_ref).collect();
+        let known: Vec<&str> = self.classes.keys().map(AsRef::as_ref).collect();
         let help = if known.is_empty() {
             "create an IngressDeployment with that class".to_owned()
         } else {

@@ -2,5 +2,8 @@
 //! `/status` serves.
 
 pub mod conditions;
+pub mod events;
 pub mod fleet;
+pub mod ingress;
 pub mod json;
+pub mod writer;

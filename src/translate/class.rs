@@ -2,11 +2,8 @@
 
 use super::lookups::Lookups;
 use super::names;
-use crate::api::{ANNOTATION_INGRESS_CLASS, Ingress};
+use crate::api::{ANNOTATION_INGRESS_CLASS, CONTROLLER_PREFIX, Ingress};
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
-
-/// What the `controller` of an `IngressClass` of ours starts with.
-pub(super) const CONTROLLER: &str = "haproxy-fleet.dev/";
 
 /// What a fleet's class is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +23,7 @@ impl Class {
         let Some(class) = look.world.ingress_class(name) else {
             return Self { name: name.into(), ours: true, default: false };
         };
-        let ours = class.controller.as_ref().is_some_and(|c| c.starts_with(CONTROLLER));
+        let ours = class.is_ours();
         if !ours {
             let controller = class.controller.as_deref().unwrap_or_default();
             diagnostics.push(Diagnostic::error(
@@ -34,16 +31,15 @@ impl Class {
                 "spec.ingressClassName",
                 codes::CONFLICT,
                 format!("IngressClass {name} belongs to the controller {}, so the fleet serves no Ingress", names::quoted(controller)),
-                format!("use another class, or give that IngressClass a controller that starts with {CONTROLLER}"),
+                format!("use another class, or give that IngressClass a controller that starts with {CONTROLLER_PREFIX}"),
             ));
         }
         Self { name: name.into(), ours, default: ours && class.is_default() }
     }
 
-    /// Whether `ingress` is the fleet's. The legacy annotation comes before the field, as Kubernetes asks for.
+    /// Whether `ingress` is the fleet's.
     pub(super) fn takes(&self, ingress: &Ingress) -> bool {
-        let named = ingress.meta.annotations.get(ANNOTATION_INGRESS_CLASS).or(ingress.class.as_deref());
-        self.ours && named.map_or(self.default, |name| *name == *self.name)
+        self.ours && ingress.class_name().map_or(self.default, |name| *name == *self.name)
     }
 
     /// Tells of an annotation that says something else than the field.
