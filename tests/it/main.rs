@@ -17,6 +17,7 @@ mod incremental;
 mod injection;
 mod injection_objects;
 mod killed;
+mod lease;
 mod models;
 mod policies;
 mod relay;
