@@ -1,9 +1,10 @@
 //! Between the operator and the agents: bundles one way, acknowledgements and refusals the other.
 //!
 //! The operator publishes what a fleet is to serve into its [`Feeds`]; [`server`] follows them for every agent that
-//! proves to be a pod of that fleet ([`identity`]). An agent follows every replica of the operator (`client`) and
-//! decides which of them it obeys (`choice`).
+//! proves to be a pod of that fleet ([`identity`]). An agent follows every replica of the operator ([`client`]) and
+//! decides which of them it obeys ([`choice`]).
 
+pub mod certificates;
 pub mod feed;
 pub mod identity;
 pub mod server;
