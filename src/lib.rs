@@ -2,6 +2,7 @@
 //!
 //! The rooms and the arrows between them are in `ARCHITECTURE.md`; `tests/it/arrows.rs` holds them to it.
 
+pub mod admin;
 pub mod agent;
 pub mod api;
 pub mod cli;

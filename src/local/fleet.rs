@@ -10,7 +10,7 @@ use super::replica::{Phase, Running};
 use crate::agent::{Agent, Drain, Pod, Settings, StartError, Update, UpdateContent};
 use crate::api::IngressDeployment;
 use crate::fleet::{Replica, ZoneSize, replicas};
-use crate::haproxy::bundle::{Bundle, Change, Digest, ResourceKey};
+use crate::haproxy::bundle::{Bundle, Change, Digest};
 use crate::haproxy::tickets::ticket_keys;
 use crate::haproxy::version::Version;
 use crate::model::{self, FleetId, Model};
@@ -225,7 +225,7 @@ impl LocalFleet {
         let before = self.record.clone();
         if bundle.digest() != self.digest || self.record.generation == 0 {
             self.record.generation += 1;
-            self.record.revision += u64::from(self.record.revision == 0 || changes.iter().any(is_revision));
+            self.record.revision += u64::from(self.record.revision == 0 || changes.iter().any(Change::is_revision));
             self.digest = bundle.digest();
             self.record.digest = self.digest.to_string();
         }
@@ -569,13 +569,4 @@ fn listeners(model: &Model) -> Vec<ListenerRecord> {
         pod_port: listener.pod_port,
     };
     model.listeners.iter().map(record).collect()
-}
-
-/// Whether a change is one of those that people see and can go back to: sections, backends, routing maps.
-fn is_revision(change: &Change) -> bool {
-    match &change.key {
-        ResourceKey::Section(_) | ResourceKey::Backend(_) => true,
-        ResourceKey::MapEntries { map, .. } => !Path::new(&**map).starts_with("maps/values"),
-        _ => false,
-    }
 }

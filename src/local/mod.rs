@@ -2,7 +2,6 @@
 //! of each fleet a HAProxy in TCP mode that plays Service and load balancer.
 
 pub mod addresses;
-pub mod admin;
 pub mod balancer;
 pub mod echo;
 mod echoes;

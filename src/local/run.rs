@@ -6,7 +6,8 @@ use super::fleet::{Environment, FleetError, LocalFleet, MAX_REPLICAS};
 use super::haproxies::{Haproxy, choose};
 use super::interrupt::Interrupts;
 use super::record::Record;
-use super::{admin, record, state, view};
+use super::{record, state, view};
+use crate::admin;
 use crate::agent::Agent;
 use crate::api::{Created, IngressDeployment};
 use crate::cli::Output;
@@ -155,9 +156,16 @@ async fn serve_admin(
     let Some(address) = settings.admin else { return Ok(None) };
     let listener = TcpListener::bind(address).await.map_err(|source| LocalError::Admin { address, source })?;
     let address = listener.local_addr().map_err(|source| LocalError::Admin { address, source })?;
-    let (status, metrics) = (status.subscribe(), metrics.clone());
+    let all_serve = status.subscribe();
+    let served = admin::Served {
+        status: status.subscribe(),
+        metrics: metrics.clone(),
+        ready: Arc::new(move || all_serve.borrow().ready),
+        log_level: None,
+        open: true,
+    };
     tokio::spawn(async move {
-        if let Err(error) = admin::serve(listener, status, metrics, std::future::pending()).await {
+        if let Err(error) = admin::serve(listener, served, std::future::pending()).await {
             tracing::error!(%error, "the admin server has ended");
         }
     });

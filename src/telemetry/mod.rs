@@ -3,5 +3,5 @@
 mod logging;
 mod metrics;
 
-pub use logging::log_to_stderr;
+pub use logging::{LogLevel, LogLevelError, log_json_to_stderr, log_to_stderr};
 pub use metrics::{FleetLabels, Metrics, SeverityLabels};

@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fleet", &["api", "world", "report", "haproxy"]),
     ("status", &["api", "world", "report"]),
     ("telemetry", &[]),
+    ("admin", &["status", "telemetry"]),
 ];
 
 /// Rooms that wire the others together.

@@ -1,55 +1,87 @@
-//! The server behind `--admin`: health, metrics and the state of everything.
+//! Health, metrics and the state of everything over HTTP: behind `--admin` in `local`, and in the operator.
 
 use crate::status::json::Status;
-use crate::telemetry::{FleetLabels, Metrics, SeverityLabels};
-use axum::extract::State;
+use crate::telemetry::{FleetLabels, LogLevel, Metrics, SeverityLabels};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, put};
 use axum::{Json, Router};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+/// What is served.
 #[derive(Clone)]
-struct Shared {
-    status: watch::Receiver<Arc<Status>>,
-    metrics: Arc<Metrics>,
+pub struct Served {
+    /// The state of everything.
+    pub status: watch::Receiver<Arc<Status>>,
+    /// All metrics.
+    pub metrics: Arc<Metrics>,
+    /// Whether to send work here.
+    pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// What is logged, if that may be changed.
+    pub log_level: Option<LogLevel>,
+    /// Whether `/status` and `/log-level` answer everybody, and not only who is on this machine (as `kubectl port-forward`
+    /// is): the state names objects of all tenants.
+    pub open: bool,
 }
 
-/// Serves `/healthz`, `/readyz`, `/metrics` and `/status` on `listener` until `shutdown` completes.
-pub async fn serve(
-    listener: TcpListener,
-    status: watch::Receiver<Arc<Status>>,
-    metrics: Arc<Metrics>,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    axum::serve(listener, router(status, metrics)).with_graceful_shutdown(shutdown).await
+/// Serves `/healthz`, `/readyz`, `/metrics`, `/status` and `/log-level` on `listener` until `shutdown` completes.
+pub async fn serve(listener: TcpListener, served: Served, shutdown: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
+    let service = router(served).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).with_graceful_shutdown(shutdown).await
 }
 
-fn router(status: watch::Receiver<Arc<Status>>, metrics: Arc<Metrics>) -> Router {
+fn router(served: Served) -> Router {
+    let private = Router::new()
+        .route("/status", get(document))
+        .route("/log-level", put(set_log_level))
+        .route_layer(middleware::from_fn_with_state(served.clone(), only_from_here));
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(exposition))
-        .route("/status", get(document))
-        .with_state(Shared { status, metrics })
+        .merge(private)
+        .with_state(served)
 }
 
-async fn ready(State(shared): State<Shared>) -> (StatusCode, &'static str) {
-    if shared.status.borrow().ready { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready\n") }
+async fn only_from_here(
+    State(served): State<Served>,
+    ConnectInfo(client): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if served.open || client.ip().to_canonical().is_loopback() {
+        return next.run(request).await;
+    }
+    (StatusCode::FORBIDDEN, "only from this pod: use kubectl port-forward\n").into_response()
 }
 
-async fn document(State(shared): State<Shared>) -> Json<Arc<Status>> {
-    let status = Arc::clone(&shared.status.borrow());
+async fn ready(State(served): State<Served>) -> (StatusCode, &'static str) {
+    if (served.ready)() { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready\n") }
+}
+
+async fn document(State(served): State<Served>) -> Json<Arc<Status>> {
+    let status = Arc::clone(&served.status.borrow());
     Json(status)
 }
 
-async fn exposition(State(shared): State<Shared>) -> Response {
-    let status = Arc::clone(&shared.status.borrow());
-    record(&status, &shared.metrics);
-    match shared.metrics.encode() {
+async fn set_log_level(State(served): State<Served>, level: String) -> Response {
+    let Some(log_level) = &served.log_level else { return StatusCode::NOT_FOUND.into_response() };
+    match log_level.set(level.trim()) {
+        Ok(()) => (StatusCode::OK, format!("logging {}\n", level.trim())).into_response(),
+        Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn exposition(State(served): State<Served>) -> Response {
+    let status = Arc::clone(&served.status.borrow());
+    record(&status, &served.metrics);
+    match served.metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
@@ -107,7 +139,12 @@ mod tests {
         let shutdown = async move {
             let _ = stopped.await;
         };
-        let server = tokio::spawn(serve(listener, receiver, Arc::new(Metrics::default()), shutdown));
+        let ready = {
+            let status = receiver.clone();
+            Arc::new(move || status.borrow().ready)
+        };
+        let served = Served { status: receiver, metrics: Arc::new(Metrics::default()), ready, log_level: None, open: false };
+        let server = tokio::spawn(serve(listener, served, shutdown));
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 503"));
         let replica = Replica { ready: true, reload_count: 3, runtime_commands: 5, ..Replica::default() };

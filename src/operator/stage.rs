@@ -1,0 +1,255 @@
+//! The stage between watches and delivery: the world goes in, what every fleet is to serve comes out.
+//!
+//! Every replica runs it, so that a standby has everything when it is needed. The one that leads numbers what it
+//! publishes and lets pods reload for it.
+
+use super::numbers::Numbers;
+use crate::api::IngressDeployment;
+use crate::delivery::feed::{Authority, Feeds, Published};
+use crate::haproxy::bundle::{Change, Digest};
+use crate::ingest::cluster::Batch;
+use crate::model::FleetId;
+use crate::pipeline::{FleetChange, Pipeline};
+use crate::report::{Diagnostic, Kind, ObjectRef};
+use crate::status::ingress::{Ingresses, Point};
+use crate::telemetry::Metrics;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// Findings are gathered at most that often: they are many, and nobody needs them at once.
+const TELL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What the stage is told.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// The world changed.
+    Batch(Batch),
+    /// Who leads changed.
+    Authority(Authority),
+    /// These numbers may be used.
+    Numbers(RangeInclusive<u64>),
+}
+
+/// What a fleet is to serve.
+#[derive(Clone, Debug)]
+pub(super) struct FleetView {
+    pub(super) deployment: Arc<IngressDeployment>,
+    /// The number of its bundle; 0 while this replica does not lead.
+    pub(super) generation: u64,
+    pub(super) digest: Digest,
+    /// What of it counts as a revision.
+    pub(super) revision: Digest,
+    /// About how many bytes its configuration takes.
+    pub(super) bytes: usize,
+    /// Since when it is to be served.
+    pub(super) since: Instant,
+}
+
+/// What became of the world.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Translated {
+    /// Whether all of the world was seen.
+    pub(super) whole: bool,
+    pub(super) fleets: BTreeMap<FleetId, FleetView>,
+    /// All findings, in order.
+    pub(super) findings: Arc<Vec<Diagnostic>>,
+    /// More numbers are needed.
+    pub(super) numbers_low: bool,
+}
+
+/// The stage.
+pub(super) struct Stage {
+    pipeline: Pipeline,
+    feeds: Feeds,
+    ingresses: Arc<Mutex<Ingresses>>,
+    metrics: Arc<Metrics>,
+    authority: Authority,
+    numbers: Numbers,
+    of_reading: Vec<Diagnostic>,
+    translated: watch::Sender<Arc<Translated>>,
+    state: Translated,
+}
+
+impl Stage {
+    pub(super) fn new(pipeline: Pipeline, feeds: Feeds, ingresses: Arc<Mutex<Ingresses>>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            pipeline,
+            feeds,
+            ingresses,
+            metrics,
+            authority: Authority::default(),
+            numbers: Numbers::default(),
+            of_reading: Vec::new(),
+            translated: watch::Sender::default(),
+            state: Translated::default(),
+        }
+    }
+
+    /// What became of the world, always the latest.
+    pub(super) fn translated(&self) -> watch::Receiver<Arc<Translated>> {
+        self.translated.subscribe()
+    }
+
+    /// Takes in what it is told until nobody is left to tell it anything.
+    pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+        let mut findings_due: Option<Instant> = None;
+        loop {
+            let due = findings_due;
+            let input = tokio::select! {
+                input = inputs.recv() => input,
+                () = async { tokio::time::sleep_until(due.unwrap_or_else(Instant::now)).await }, if due.is_some() => {
+                    findings_due = None;
+                    self.gather_findings();
+                    continue;
+                }
+            };
+            let Some(input) = input else { return };
+            match input {
+                Input::Batch(batch) => {
+                    self.take(batch);
+                    findings_due.get_or_insert(Instant::now() + TELL_INTERVAL);
+                }
+                Input::Authority(authority) => self.obey(authority),
+                Input::Numbers(block) => {
+                    self.numbers.add(block);
+                    self.number_all();
+                }
+            }
+            self.tell();
+        }
+    }
+
+    fn take(&mut self, batch: Batch) {
+        let began = Instant::now();
+        let Batch { delta, addresses, findings } = batch;
+        let classes = |kind: &Kind| matches!(kind, Kind::IngressDeployment | Kind::IngressClass);
+        let fleets_moved =
+            delta.set.iter().any(|object| classes(&object.kind())) || delta.removed.iter().any(|object| classes(&object.kind));
+        if let Some(findings) = findings {
+            self.of_reading = findings;
+        }
+        let updates = self.pipeline.apply(delta.set, &delta.removed);
+        self.state.whole = true;
+        for update in updates {
+            match update.change {
+                FleetChange::Bundle(changes) => self.publish(&update.fleet, &changes),
+                FleetChange::Removed => {
+                    self.state.fleets.remove(&update.fleet);
+                    self.feeds.remove(&update.fleet);
+                }
+            }
+        }
+        self.follow_ingresses(&delta.removed, addresses, fleets_moved);
+        self.metrics.pipeline.observe(began.elapsed().as_secs_f64());
+    }
+
+    fn publish(&mut self, fleet: &FleetId, changes: &[Change]) {
+        let (Some(deployment), Some(bundle)) = (self.pipeline.deployment(fleet), self.pipeline.bundle(fleet)) else { return };
+        let before = self.state.fleets.get(fleet);
+        let mut view = FleetView {
+            deployment: deployment.clone(),
+            generation: before.map_or(0, |view| view.generation),
+            digest: bundle.digest(),
+            revision: before.map_or(Digest::default(), |view| view.revision),
+            bytes: before.map_or(0, |view| view.bytes),
+            since: before.map_or_else(Instant::now, |view| view.since),
+        };
+        for change in changes {
+            view.follow(change);
+        }
+        if before.is_none_or(|before| before.digest != view.digest) {
+            view.generation = if self.authority.leads { self.numbers.take().unwrap_or(0) } else { 0 };
+            view.since = Instant::now();
+            self.feeds.publish(fleet, Published { generation: view.generation, changes, bundle });
+            self.release(fleet, view.generation);
+        }
+        self.state.fleets.insert(fleet.clone(), view);
+    }
+
+    /// Lets all pods reload for what has this number.
+    fn release(&self, fleet: &FleetId, generation: u64) {
+        if generation > 0 {
+            self.feeds.release(fleet, generation);
+        }
+    }
+
+    fn obey(&mut self, authority: Authority) {
+        self.authority = authority;
+        self.numbers.clear();
+        for view in self.state.fleets.values_mut() {
+            view.generation = 0;
+        }
+        self.feeds.set_authority(authority);
+    }
+
+    /// Numbers what has none yet.
+    fn number_all(&mut self) {
+        let unnumbered: Vec<FleetId> =
+            self.state.fleets.iter().filter(|(_, view)| view.generation == 0).map(|(fleet, _)| fleet.clone()).collect();
+        for fleet in unnumbered {
+            let (Some(generation), Some(bundle)) = (self.numbers.take(), self.pipeline.bundle(&fleet)) else { return };
+            self.feeds.publish(&fleet, Published { generation, changes: &[], bundle });
+            self.release(&fleet, generation);
+            self.state.fleets.entry(fleet).and_modify(|view| view.generation = generation);
+        }
+    }
+
+    fn follow_ingresses(&self, removed: &[ObjectRef], addresses: Vec<(ObjectRef, Box<[Box<str>]>)>, fleets_moved: bool) {
+        let fleet_of = |ingress: &ObjectRef| {
+            let ingress = self.pipeline.world().ingress(&ingress.namespace, &ingress.name)?;
+            self.pipeline.fleet_of(ingress).map(object_of)
+        };
+        let mut ingresses = self.ingresses.lock().unwrap_or_else(PoisonError::into_inner);
+        for ingress in removed.iter().filter(|object| object.kind == Kind::Ingress) {
+            ingresses.forget(ingress);
+        }
+        for (ingress, says) in addresses {
+            let fleet = fleet_of(&ingress);
+            ingresses.observe(&ingress, fleet.as_ref(), says.iter().map(|text| Point::parse(text)).collect());
+        }
+        if fleets_moved {
+            ingresses.assign(fleet_of);
+        }
+    }
+
+    fn gather_findings(&mut self) {
+        let mut all: Vec<Diagnostic> = self.pipeline.diagnostics().into_iter().cloned().collect();
+        all.extend(self.of_reading.iter().cloned());
+        all.sort();
+        all.dedup();
+        self.state.findings = Arc::new(all);
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        self.state.numbers_low = self.authority.leads && self.numbers.is_low();
+        self.translated.send_replace(Arc::new(self.state.clone()));
+    }
+}
+
+impl FleetView {
+    fn follow(&mut self, change: &Change) {
+        let is_revision = change.is_revision();
+        if let Some(before) = &change.before {
+            self.bytes = self.bytes.saturating_sub(before.bytes());
+            if is_revision {
+                self.revision.0 = self.revision.0.wrapping_sub(before.hash());
+            }
+        }
+        if let Some(after) = &change.after {
+            self.bytes += after.bytes();
+            if is_revision {
+                self.revision.0 = self.revision.0.wrapping_add(after.hash());
+            }
+        }
+    }
+}
+
+/// The object that declares a fleet.
+pub(super) fn object_of(fleet: &FleetId) -> ObjectRef {
+    ObjectRef::new(Kind::IngressDeployment, fleet.namespace.clone(), fleet.name.clone())
+}
