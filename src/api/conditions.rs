@@ -25,6 +25,8 @@ pub const ZONES_BALANCED: &str = "ZonesBalanced";
 /// Nothing is changed, because somebody asked for that.
 pub const PAUSED: &str = "Paused";
 
+/// Nobody has looked at the object yet.
+pub const REASON_PENDING: &str = "Pending";
 /// Everything is as asked.
 pub const REASON_AS_ASKED: &str = "AsAsked";
 /// Replicas are being started, changed or removed.

@@ -3,8 +3,24 @@
 // The columns of one kind name the same type more than once.
 #![allow(clippy::duplicated_attributes)]
 
+pub(in crate::api) mod patterns;
+mod pods;
+mod publishing;
+mod rollout;
+mod status;
+mod values;
+
+pub use pods::{Amounts, Autoscaling, PatchOperation, PatchStep, Resources, Texts, TopologySpread, Tuning, WhenUnsatisfiable, Zone};
+pub use publishing::{
+    AdditionalService, ExternalTrafficPolicy, HostNetwork, IpFamily, IpFamilyPolicy, LoadBalancer, NetworkPolicy, NodePorts, Publishing,
+    PublishingType, ServiceType, TrafficDistribution,
+};
+pub use rollout::{Disruption, Drain, Rollout, UnhealthyPodEvictionPolicy, UpgradePolicy};
+pub use status::{Diagnostics, Finding, IngressDeploymentStatus};
+pub use values::{Duration, IntOrPercent, Quantity};
+
 use super::Meta;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::api::core::v1::{Affinity, Toleration};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,25 +50,45 @@ pub struct IngressDeployment {
     status = "IngressDeploymentStatus",
     scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.replicas", label_selector_path = ".status.selector"),
     printcolumn(name = "Class", type_ = "string", json_path = ".spec.ingressClassName"),
-    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
-    printcolumn(name = "Desired", type_ = "integer", json_path = ".status.replicas"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready"),
     printcolumn(name = "Zones", type_ = "string", json_path = ".status.zones"),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.address"),
     printcolumn(name = "Revision", type_ = "integer", json_path = ".status.revision"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Updated", type_ = "integer", json_path = ".status.updatedReplicas", priority = 1),
+    printcolumn(name = "Confirmed", type_ = "string", json_path = ".status.confirmed", priority = 1),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.haproxyVersion", priority = 1),
+    printcolumn(name = "Errors", type_ = "integer", json_path = ".status.diagnostics.errors", priority = 1),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')").message("the name of a fleet is the name of its Services, too: at most 40 lower-case letters, digits and dashes, the first one a letter")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.replicas) || !has(self.zones) || self.zones.all(z, !has(z.replicas))")
     .message("replicas and zones[].replicas exclude each other"))]
 #[x_kube(validation = Rule::new("!has(self.zones) || self.zones.all(z, has(z.replicas)) || self.zones.all(z, !has(z.replicas))")
     .message("either every zone has replicas or none has"))]
+#[x_kube(validation = Rule::new("!has(self.autoscaling) || !has(self.replicas)").message("replicas and autoscaling exclude each other"))]
+#[x_kube(validation = Rule::new("!has(self.autoscaling) || !has(self.zones) || self.zones.all(z, !has(z.replicas))")
+    .message("autoscaling and zones[].replicas exclude each other"))]
+#[x_kube(validation = Rule::new("!has(self.autoscaling) || !has(self.zones) || self.autoscaling.minReplicas >= self.zones.size()")
+    .message("autoscaling.minReplicas is at least the number of zones"))]
+#[x_kube(validation = Rule::new("!has(self.zones) || self.zones.size() == 0 || !has(self.nodeSelector) || !('topology.kubernetes.io/zone' in self.nodeSelector)")
+    .message("zones and nodeSelector with topology.kubernetes.io/zone exclude each other"))]
+#[x_kube(validation = Rule::new("self.publishing.type != 'HostNetwork' || !has(self.rollout.maxSurge) || self.rollout.maxSurge == 0 || self.rollout.maxSurge == '0%'")
+    .message("with HostNetwork rollout.maxSurge is 0: two pods cannot have one port of a node"))]
 pub struct IngressDeploymentSpec {
-    /// The `IngressClass` whose Ingresses the fleet serves.
-    #[schemars(length(min = 1, max = 253))]
+    /// The `IngressClass` whose Ingresses the fleet serves. It cannot be changed: a second fleet serves another one.
+    #[schemars(length(min = 1, max = 253), pattern(patterns::DNS_NAME))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("ingressClassName cannot change: create a second fleet for the other class"))]
     pub ingress_class_name: String,
 
-    /// How many pods, over all zones. 2 if nothing is said here or in `zones`.
+    /// Whether the operator leaves everything of the fleet in the cluster as it is. The pods keep serving and still
+    /// follow routes and endpoints; a drain that has begun goes on.
+    #[serde(default)]
+    pub paused: bool,
+
+    /// How many pods, over all zones. 2 if nothing is said here, in `zones` or in `autoscaling`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: Option<i32>,
@@ -64,9 +100,95 @@ pub struct IngressDeploymentSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub zones: Vec<Zone>,
 
-    /// The release line of HAProxy.
+    /// How the number of pods follows the load, instead of `replicas`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<Autoscaling>,
+
+    /// The release line of HAProxy. Pods are replaced when it changes.
     #[serde(default)]
     pub haproxy_version: HaproxyLine,
+
+    /// The image of HAProxy, instead of the operator's for `haproxyVersion`. It has to be of that line, 3.2.22 or newer,
+    /// and name no tag that moves: pods of one fleet run one HAProxy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512), pattern(patterns::IMAGE))]
+    pub image: Option<String>,
+
+    /// When pods take what a new operator brings.
+    #[serde(default)]
+    pub upgrade_policy: UpgradePolicy,
+
+    /// Labels of the nodes that pods may run on.
+    #[serde(default, skip_serializing_if = "Texts::is_empty")]
+    #[schemars(extend("maxProperties" = 32), inner(length(max = 63)))]
+    pub node_selector: Texts,
+
+    /// Taints of nodes that pods put up with, as in a pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub tolerations: Vec<Toleration>,
+
+    /// Where pods would rather or must run, as in a pod. Spreading over zones and nodes is done anyway; a listed
+    /// zone is added to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+
+    /// How pods are spread over zones and nodes.
+    #[serde(default)]
+    pub topology_spread: TopologySpread,
+
+    /// The PriorityClass of the pods: who has to make room when nodes are full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub priority_class_name: Option<String>,
+
+    /// CPU and memory of HAProxy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+
+    /// What HAProxy may use of a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<Tuning>,
+
+    /// Labels of the pods, beside ours.
+    #[serde(default, skip_serializing_if = "Texts::is_empty")]
+    #[schemars(extend("maxProperties" = 32), inner(length(max = 63)))]
+    #[x_kube(validation = Rule::new("self.all(key, !key.startsWith('haproxy-fleet.dev/') && !key.startsWith('app.kubernetes.io/') && key != 'pod-template-hash')")
+        .message("keys below haproxy-fleet.dev/ and app.kubernetes.io/ and pod-template-hash are not yours to set"))]
+    pub pod_labels: Texts,
+
+    /// Annotations of the pods.
+    #[serde(default, skip_serializing_if = "Texts::is_empty")]
+    #[schemars(extend("maxProperties" = 64), inner(length(max = 4096)))]
+    #[x_kube(validation = Rule::new("self.all(key, !key.startsWith('haproxy-fleet.dev/'))").message("keys below haproxy-fleet.dev/ are ours"))]
+    pub pod_annotations: Texts,
+
+    /// Changes of the pod template that no other field makes: a JSON Patch (RFC 6902), step by step. What comes
+    /// out still has our containers with their commands, probes and volumes, and meets the Restricted Pod Security
+    /// Standard; a patch that would change that is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub pod_template_patch: Vec<PatchStep>,
+
+    /// How a changed pod template comes into force.
+    #[serde(default)]
+    pub rollout: Rollout,
+
+    /// What node drains and other evictions may take.
+    #[serde(default)]
+    pub disruption: Disruption,
+
+    /// How a pod ends.
+    #[serde(default)]
+    pub drain: Drain,
+
+    /// How clients reach the fleet.
+    #[serde(default)]
+    pub publishing: Publishing,
+
+    /// Whether traffic that is none of the fleet's is kept from its pods.
+    #[serde(default)]
+    pub network_policy: NetworkPolicy,
 
     /// Where requests go that no Ingress has a rule for: a Service of the fleet's namespace. 404 if nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +211,7 @@ pub struct IngressDeploymentSpec {
     #[serde(default)]
     pub route_admission: RouteAdmission,
 
-    /// The ports that clients connect to.
+    /// The ports that clients connect to: those of the Services, and the ones that redirects name.
     #[serde(default)]
     pub ports: FleetPorts,
 }
@@ -98,29 +220,19 @@ impl IngressDeploymentSpec {
     /// How many pods there are when nothing is said.
     pub const DEFAULT_REPLICAS: i32 = 2;
 
-    /// How many pods are asked for, over all zones.
+    /// How many pods are asked for, over all zones; with autoscaling, how many at least.
     pub fn total_replicas(&self) -> i32 {
         if let Some(replicas) = self.replicas {
             return replicas;
+        }
+        if let Some(autoscaling) = &self.autoscaling {
+            return autoscaling.min_replicas;
         }
         if self.zones.iter().any(|zone| zone.replicas.is_some()) {
             return self.zones.iter().filter_map(|zone| zone.replicas).fold(0, i32::saturating_add);
         }
         Self::DEFAULT_REPLICAS
     }
-}
-
-/// A zone and its share of the pods.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Zone {
-    /// The value of the node label `topology.kubernetes.io/zone`.
-    #[schemars(length(min = 1, max = 63))]
-    pub name: String,
-    /// How many pods in this zone. Excludes `spec.replicas`; all zones have it or none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 1000))]
-    pub replicas: Option<i32>,
 }
 
 /// A release line of HAProxy.
@@ -247,35 +359,4 @@ impl Default for FleetPorts {
     fn default() -> Self {
         Self { http: http_port(), https: https_port() }
     }
-}
-
-/// What is the case.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct IngressDeploymentStatus {
-    /// The generation of the spec that this status is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    /// How many pods are wanted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replicas: Option<i32>,
-    /// How many pods serve the present revision.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ready_replicas: Option<i32>,
-    /// Selects the pods, for the scale subresource.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub selector: Option<String>,
-    /// Ready of wanted pods by zone, as text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub zones: Option<String>,
-    /// Where clients connect to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address: Option<String>,
-    /// The revision that is served.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revision: Option<i64>,
-    /// Conditions; those of kstatus among them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
-    pub conditions: Vec<Condition>,
 }

@@ -16,6 +16,7 @@ mod ingress_deployment;
 mod ingress_deployment_rules;
 mod meta;
 mod plain;
+mod schema;
 mod service;
 
 pub use backend::{Backend, BackendSpec};
@@ -26,8 +27,11 @@ pub use ingress::{
     IngressService, IngressTls, PathType, PortRef, TypedRef,
 };
 pub use ingress_deployment::{
-    ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService, FleetPorts, FleetTls, HaproxyLine, IngressDeployment,
-    IngressDeploymentSpec, IngressDeploymentStatus, LocalRef, NamespaceOwnership, RouteAdmission, Zone,
+    AdditionalService, Amounts, Autoscaling, ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService, Diagnostics,
+    Disruption, Drain, Duration, ExternalTrafficPolicy, Finding, FleetPorts, FleetTls, HaproxyLine, HostNetwork, IngressDeployment,
+    IngressDeploymentSpec, IngressDeploymentStatus, IntOrPercent, IpFamily, IpFamilyPolicy, LoadBalancer, LocalRef, NamespaceOwnership,
+    NetworkPolicy, NodePorts, PatchOperation, PatchStep, Publishing, PublishingType, Quantity, Resources, Rollout, RouteAdmission,
+    ServiceType, Texts, TopologySpread, TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy, UpgradePolicy, WhenUnsatisfiable, Zone,
 };
 pub use meta::{Created, Meta, Pairs};
 pub use plain::{ConfigMap, Namespace, Secret};

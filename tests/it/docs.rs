@@ -71,10 +71,14 @@ fn sentence(schema: &JSONSchemaProps) -> String {
     schema.description.as_deref().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
+/// Fields that Kubernetes' own types stand in: `kubectl explain` says what is in them.
+const OF_KUBERNETES: [&str; 4] = ["affinity", "tolerations", "autoscaling.metrics", "autoscaling.behavior"];
+
 fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) {
     for (name, field) in schema.properties.iter().flatten() {
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         let (kind, inner) = kind(field);
+        let inner = inner.filter(|_| !OF_KUBERNETES.contains(&path.as_str()));
         let required = schema.required.iter().flatten().any(|required| required == name);
         let default = match &field.default {
             Some(value) => format!("`{}`", value.0),
@@ -98,7 +102,8 @@ fn kind(field: &JSONSchemaProps) -> (String, Option<&JSONSchemaProps>) {
         let values: Vec<String> = values.map(|value| format!("`{}`", value.0)).collect();
         return (values.join(", "), None);
     }
-    let name = field.type_.as_deref().unwrap_or("any");
+    let either = field.x_kubernetes_int_or_string == Some(true);
+    let name = if either { "integer or string" } else { field.type_.as_deref().unwrap_or("any") };
     let range = match (field.minimum, field.maximum) {
         (Some(least), Some(most)) => format!(" {least} to {most}"),
         _ => String::new(),
@@ -107,12 +112,25 @@ fn kind(field: &JSONSchemaProps) -> (String, Option<&JSONSchemaProps>) {
 }
 
 fn rules(text: &mut String, schema: &JSONSchemaProps) {
-    let messages: Vec<&str> = schema.x_kubernetes_validations.iter().flatten().filter_map(|rule| rule.message.as_deref()).collect();
+    let mut messages = Vec::new();
+    collect(&mut messages, "", schema);
     if !messages.is_empty() {
         text.push_str("\nRules:\n\n");
     }
     for message in messages {
         writeln!(text, "- {message}").unwrap();
+    }
+}
+
+fn collect(messages: &mut Vec<String>, path: &str, schema: &JSONSchemaProps) {
+    let own = schema.x_kubernetes_validations.iter().flatten().filter_map(|rule| rule.message.as_deref());
+    messages.extend(own.map(|message| if path.is_empty() { message.to_owned() } else { format!("`{path}`: {message}") }));
+    for (name, field) in schema.properties.iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        collect(messages, &path, field);
+        if let Some(JSONSchemaPropsOrArray::Schema(item)) = &field.items {
+            collect(messages, &format!("{path}[]"), item);
+        }
     }
 }
 

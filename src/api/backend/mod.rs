@@ -9,10 +9,12 @@
 mod ca;
 mod known_fields;
 mod spec;
+mod status;
 
 pub use ca::{CaKind, CaReference, DEFAULT_CA_KEY};
 pub use known_fields::is_known;
 pub use spec::*;
+pub use status::{BackendStatus, BackendUse};
 
 use super::Meta;
 use std::collections::BTreeMap;

@@ -1,5 +1,9 @@
 //! The supported fields of a `Backend`.
 
+// The columns of one kind name the same type more than once.
+#![allow(clippy::duplicated_attributes)]
+
+use super::BackendStatus;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,8 +22,12 @@ use serde::{Deserialize, Serialize};
     doc = "How services are reached: balancing, stickiness, time-outs, health checks, TLS. An Ingress or a Service names it by the annotation haproxy-fleet.dev/backend, a fleet by spec.backendRef; the nearest wins, field by field.",
     namespaced,
     derive = "PartialEq",
+    status = "BackendStatus",
     printcolumn(name = "Balance", type_ = "string", json_path = ".spec.balance.algorithm"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Uses", type_ = "integer", json_path = ".status.uses"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1)
 )]
 #[serde(default)]
 #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
