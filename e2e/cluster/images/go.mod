@@ -1,0 +1,3 @@
+module haproxy-fleet.dev/cluster/images
+
+go 1.26
