@@ -1,8 +1,8 @@
 //! The status of an `IngressDeployment`, from what is observed. Pure.
 
 use super::conditions::{Claim, merge};
-use crate::api::IngressDeploymentStatus;
 use crate::api::conditions as named;
+use crate::api::{Diagnostics, Finding, IngressDeploymentStatus};
 use crate::report::{Diagnostic, Severity};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
@@ -26,6 +26,12 @@ pub struct Pod {
     pub updated: bool,
     /// Since when it has not confirmed what it should serve; `None` if it has.
     pub behind_since: Option<Timestamp>,
+}
+
+impl Pod {
+    fn is_behind(&self, now: Timestamp) -> bool {
+        self.serves && self.behind_since.is_some_and(|since| now.duration_since(since) > BEHIND)
+    }
 }
 
 /// Where clients connect to.
@@ -52,6 +58,8 @@ pub struct Observed<'o> {
     pub not_applied: Option<String>,
     /// Pods that are wanted.
     pub desired: u32,
+    /// Pods that have been ready for long enough.
+    pub available: u32,
     /// Pods that have to serve at least for the fleet to be as asked.
     pub least: u32,
     /// Its pods, in the order of their names.
@@ -62,8 +70,10 @@ pub struct Observed<'o> {
     pub address: Address,
     /// Selects the pods.
     pub selector: &'o str,
-    /// Number of the last change of sections, backends or routing maps.
-    pub revision: Option<u64>,
+    /// The version of HAProxy that its pods run, the oldest while they differ.
+    pub haproxy_version: Option<&'o str>,
+    /// The identity of its present sections, backends and routing maps; `None` while that is not known.
+    pub revision: Option<&'o str>,
     /// Its findings.
     pub findings: &'o [Diagnostic],
 }
@@ -93,19 +103,57 @@ fn number(count: u32) -> Option<i32> {
 /// The status that follows from `observed`. `before` is what the object says now; what nobody here knows stays.
 pub fn status(observed: &Observed<'_>, before: &IngressDeploymentStatus, now: Timestamp) -> IngressDeploymentStatus {
     let claims = claims(observed, now);
+    let addresses = match &observed.address {
+        Address::Assigned(addresses) => addresses.clone(),
+        Address::NotWanted | Address::Pending => Vec::new(),
+    };
+    let (revision, revision_digest) = revision(observed, before);
     IngressDeploymentStatus {
         observed_generation: Some(observed.generation),
         replicas: number(count(observed.pods.iter().filter(|pod| !pod.terminating))),
         ready_replicas: number(observed.serving()),
+        updated_replicas: number(observed.updated()),
+        available_replicas: number(observed.available),
+        ready: Some(format!("{}/{}", observed.serving(), observed.desired)),
         selector: Some(observed.selector.to_owned()),
         zones: zones(observed),
-        address: match &observed.address {
-            Address::Assigned(addresses) => addresses.first().cloned(),
-            Address::NotWanted | Address::Pending => None,
-        },
-        revision: observed.revision.and_then(|revision| i64::try_from(revision).ok()),
+        address: addresses.first().cloned(),
+        addresses,
+        haproxy_version: observed.haproxy_version.map(str::to_owned),
+        revision,
+        revision_digest,
+        confirmed: Some(confirmed(observed, now)),
+        diagnostics: diagnostics(observed.findings),
         conditions: merge(&before.conditions, &claims, observed.generation, now),
     }
+}
+
+/// The number of the revision: one more than before if that was another one. Changes that follow each other faster than
+/// a status is written are one revision, as they are one reload.
+fn revision(observed: &Observed<'_>, before: &IngressDeploymentStatus) -> (Option<i64>, Option<String>) {
+    match observed.revision {
+        Some(digest) if before.revision_digest.as_deref() != Some(digest) => {
+            (Some(before.revision.unwrap_or(0).saturating_add(1)), Some(digest.to_owned()))
+        }
+        _ => (before.revision, before.revision_digest.clone()),
+    }
+}
+
+/// Pods that confirm the present configuration, of those that serve.
+fn confirmed(observed: &Observed<'_>, now: Timestamp) -> String {
+    let serving = observed.serving();
+    let behind = count(observed.pods.iter().filter(|pod| pod.is_behind(now)));
+    format!("{}/{serving}", serving.saturating_sub(behind))
+}
+
+fn diagnostics(findings: &[Diagnostic]) -> Option<Diagnostics> {
+    let of = |severity| findings.iter().filter(move |finding| finding.severity == severity);
+    let (errors, warnings) = (count(of(Severity::Error)), count(of(Severity::Warning)));
+    (errors + warnings > 0).then(|| Diagnostics {
+        errors: number(errors).unwrap_or(i32::MAX),
+        warnings: number(warnings).unwrap_or(i32::MAX),
+        worst: worst(findings).into_iter().map(finding).collect(),
+    })
 }
 
 /// Serving of wanted pods by zone, such as `a 2/2, b 1/1`.
@@ -194,8 +242,7 @@ fn rolled_out(observed: &Observed<'_>) -> Claim {
 }
 
 fn synced(observed: &Observed<'_>, now: Timestamp) -> Claim {
-    let behind = |pod: &&Pod| pod.serves && pod.behind_since.is_some_and(|since| now.duration_since(since) > BEHIND);
-    let names: Vec<&str> = observed.pods.iter().filter(behind).map(|pod| pod.name.as_str()).collect();
+    let names: Vec<&str> = observed.pods.iter().filter(|pod| pod.is_behind(now)).map(|pod| pod.name.as_str()).collect();
     if names.is_empty() {
         return Claim::new(named::CONFIG_SYNCED, true, named::REASON_AS_ASKED, "every pod that serves confirms the present configuration");
     }
@@ -223,6 +270,19 @@ pub fn worst(findings: &[Diagnostic]) -> Vec<&Diagnostic> {
     sorted.sort_by(|a, b| (a.severity, *a).cmp(&(b.severity, *b)));
     sorted.truncate(10);
     sorted
+}
+
+/// A finding as the status shows it; the schema bounds every text.
+fn finding(finding: &Diagnostic) -> Finding {
+    let bounded = |text: &str, most: usize| text.chars().take(most).collect::<String>();
+    Finding {
+        severity: finding.severity.as_str().to_owned(),
+        code: bounded(finding.code.as_str(), 64),
+        object: bounded(&finding.object.to_string(), 600),
+        field: bounded(&finding.field, 512),
+        message: bounded(&finding.message, 1024),
+        help: bounded(&finding.help, 1024),
+    }
 }
 
 #[cfg(test)]

@@ -59,6 +59,20 @@ impl Ingresses {
         }
     }
 
+    /// Who serves which may have changed: `fleet_of` says it of every Ingress.
+    pub fn assign(&mut self, fleet_of: impl Fn(&ObjectRef) -> Option<ObjectRef>) {
+        let moved: Vec<(ObjectRef, Option<ObjectRef>, Points)> = self
+            .entries
+            .iter()
+            .map(|(ingress, entry)| (ingress, fleet_of(ingress), entry))
+            .filter(|(_, fleet, entry)| *fleet != entry.fleet)
+            .map(|(ingress, fleet, entry)| (ingress.clone(), fleet, entry.says.clone()))
+            .collect();
+        for (ingress, fleet, says) in moved {
+            self.observe(&ingress, fleet.as_ref(), says);
+        }
+    }
+
     /// The Ingress `ingress` is gone.
     pub fn forget(&mut self, ingress: &ObjectRef) {
         self.entries.remove(ingress);

@@ -15,9 +15,9 @@ use k8s_openapi::api::events::v1 as events;
 use k8s_openapi::api::networking::v1 as networking;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
+use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind, ObjectMeta};
-use kube::{Client, Resource};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,8 +32,6 @@ const RETRY: Duration = Duration::from_secs(2);
 const INGRESSES: (usize, usize) = (200, 8);
 /// Events of one pass, and the least time between two passes that tell some.
 const EVENTS: (usize, Duration) = (20, Duration::from_secs(1));
-/// Whose fields of a status they are.
-const MANAGER: &str = "haproxy-fleet-status";
 
 /// What an object's status says, and what it should.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,7 +106,8 @@ impl Writer {
                 Event::of(fleet, warning, &condition.reason, format!("{} is {}: {}", condition.type_, condition.status, condition.message))
             })
             .collect();
-        if let Err(error) = self.patch_fleet(fleet, &status.wanted).await {
+        let patch = patch(says, &status.wanted);
+        if let Err(error) = self.patch_fleet(fleet, patch).await {
             tracing::warn!(%fleet, %error, "its status cannot be written; trying again");
             return Some(Instant::now() + RETRY);
         }
@@ -117,14 +116,9 @@ impl Writer {
         None
     }
 
-    async fn patch_fleet(&self, fleet: &ObjectRef, status: &IngressDeploymentStatus) -> kube::Result<()> {
+    async fn patch_fleet(&self, fleet: &ObjectRef, patch: Value) -> kube::Result<()> {
         let api: Api<IngressDeploymentResource> = Api::namespaced(self.client.clone(), &fleet.namespace);
-        let patch = json!({
-            "apiVersion": IngressDeploymentResource::api_version(&()),
-            "kind": IngressDeploymentResource::kind(&()),
-            "status": status,
-        });
-        api.patch_status(&fleet.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(patch)).await.map(drop)
+        api.patch_status(&fleet.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 
     async fn write_ingresses(&self) -> Option<Instant> {
@@ -242,6 +236,18 @@ fn served_as(kind: &Kind) -> Option<(&'static str, &'static str)> {
         Kind::Namespace => ("v1", "namespaces"),
         Kind::Other(_) => return None,
     })
+}
+
+/// What takes a status from `says` to `wanted`. Not a server-side apply: conditions that the schema puts there by default
+/// are nobody's, and would stay.
+fn patch(says: &IngressDeploymentStatus, wanted: &IngressDeploymentStatus) -> Value {
+    let (before, mut status) = (json!(says), json!(wanted));
+    if let (Some(before), Some(status)) = (before.as_object(), status.as_object_mut()) {
+        for field in before.keys() {
+            status.entry(field).or_insert(Value::Null);
+        }
+    }
+    json!({"status": status})
 }
 
 fn point(point: &Point) -> Value {

@@ -25,12 +25,14 @@ fn observed<'o>(pods: &'o [Pod], zones: &'o [String]) -> Observed<'o> {
         refused: None,
         not_applied: None,
         desired: 3,
+        available: 3,
         least: 2,
         pods,
         zones,
         address: Address::Assigned(vec!["192.0.2.1".to_owned()]),
         selector: "haproxy-fleet.dev/fleet=edge",
-        revision: Some(7),
+        haproxy_version: Some("3.4.7"),
+        revision: Some("abc"),
         findings: &[],
     }
 }
@@ -51,9 +53,22 @@ fn a_fleet_that_serves_as_asked_is_ready_and_nothing_else() {
     let observed = observed(&pods, &zones);
     let status = status(&observed, &IngressDeploymentStatus::default(), at(100));
     assert_eq!(status.zones.as_deref(), Some("a 1/1, b 1/1, c 1/1"));
-    assert_eq!((status.ready_replicas, status.address.as_deref(), status.revision), (Some(3), Some("192.0.2.1"), Some(7)));
+    assert_eq!((status.ready_replicas, status.address.as_deref(), status.revision), (Some(3), Some("192.0.2.1"), Some(1)));
+    assert_eq!((status.ready.as_deref(), status.confirmed.as_deref()), (Some("3/3"), Some("3/3")));
     assert!(status.conditions.iter().all(|condition| condition.status == "True" && condition.observed_generation == Some(4)));
     assert!(status.conditions.iter().all(|condition| !matches!(&*condition.type_, "Reconciling" | "Stalled" | "Paused")));
+}
+
+#[test]
+fn a_revision_counts_on_only_when_what_is_served_is_another() {
+    let pods = three();
+    let first = status(&observed(&pods, &[]), &IngressDeploymentStatus::default(), at(100));
+    let same = status(&observed(&pods, &[]), &first, at(200));
+    assert_eq!((first.revision, same.revision), (Some(1), Some(1)));
+    let next = status(&Observed { revision: Some("def"), ..observed(&pods, &[]) }, &same, at(300));
+    assert_eq!((next.revision, next.revision_digest.as_deref()), (Some(2), Some("def")));
+    let unknown = status(&Observed { revision: None, ..observed(&pods, &[]) }, &next, at(400));
+    assert_eq!(unknown.revision, Some(2), "a restart of the operator is no change");
 }
 
 #[test]

@@ -1,0 +1,203 @@
+//! Starts everything, and ends when any part of it does.
+
+use super::authority::{self, Trust};
+use super::fence::Fence;
+use super::leading;
+use super::lease::{self, Driver, Timing};
+use super::settings::{LEASE, Settings};
+use super::stage::{Input, Stage, Translated};
+use crate::admin::{self, Served};
+use crate::api::HaproxyLine;
+use crate::delivery::identity::TokenReviews;
+use crate::delivery::{Feeds, server};
+use crate::haproxy::version::{Capabilities, FLOOR, Version};
+use crate::ingest::cluster::{self, Cluster};
+use crate::pipeline::{self, Pipeline};
+use crate::status::ingress::Ingresses;
+use crate::status::json::Status;
+use crate::telemetry::{LogLevel, Metrics};
+use crate::{haproxy, translate};
+use kube::client::ClientBuilder;
+use kube::{Client, Config};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+/// A connection to the API server that says nothing for this long is given up. Longer than a watch is silent.
+const READ_TIMEOUT: Duration = Duration::from_secs(65);
+/// Time to connect to the API server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Batches that wait for the stage.
+const QUEUE: usize = 4;
+
+/// Why the operator ended.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// There is no way to the API server.
+    #[error("cannot reach the API server: {0}")]
+    Client(Box<dyn std::error::Error + Send + Sync>),
+    /// A port cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A part of it ended, so that the rest cannot go on.
+    #[error("{part} ended: {why}")]
+    Ended {
+        /// Which.
+        part: &'static str,
+        /// How.
+        why: String,
+    },
+}
+
+/// The parts that run beside each other. When one ends, all do: a half operator is worse than a restart.
+#[derive(Default)]
+struct Parts(JoinSet<(&'static str, Result<(), String>)>);
+
+impl Parts {
+    fn start(&mut self, part: &'static str, work: impl Future<Output = Result<(), String>> + Send + 'static) {
+        self.0.spawn(async move { (part, work.await) });
+    }
+
+    fn run(&mut self, part: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        self.start(part, async {
+            work.await;
+            Ok(())
+        });
+    }
+
+    async fn ended(&mut self) -> OperatorError {
+        match self.0.join_next().await {
+            Some(Ok((part, outcome))) => OperatorError::Ended { part, why: outcome.err().unwrap_or_else(|| "it stopped".to_owned()) },
+            Some(Err(error)) => OperatorError::Ended { part: "a task", why: error.to_string() },
+            None => OperatorError::Ended { part: "everything", why: "nothing was started".to_owned() },
+        }
+    }
+}
+
+/// Runs until `stop`, or until a part of it ends.
+pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Output = ()> + Send) -> Result<(), OperatorError> {
+    let config = config().await?;
+    let lease = lease::Settings {
+        namespace: settings.namespace.clone(),
+        name: LEASE.to_owned(),
+        identity: format!("{}_{:016x}", settings.pod, random()),
+        timing: Timing::default(),
+    };
+    let (driver, election) = Driver::new(lease);
+    let client = client(&config, Some(&Fence::new(election.claim(), &settings.namespace, LEASE)))?;
+    let mut parts = Parts::default();
+    let (leave, left) = watch::channel(false);
+    let mut leaving = left.clone();
+    let of_election = client.clone();
+    let election_task = tokio::spawn(driver.run(of_election, async move { _ = leaving.wait_for(|left| *left).await }));
+
+    let (feeds, metrics) = (Feeds::new(), Arc::new(Metrics::default()));
+    let ingresses = Arc::new(Mutex::new(Ingresses::default()));
+    let stage = Stage::new(Pipeline::new(options()), feeds.clone(), ingresses.clone(), metrics.clone());
+    let translated = stage.translated();
+    let (inputs, received) = mpsc::channel(QUEUE);
+    parts.run("translation", stage.run(received));
+    let watched = cluster::Settings { namespaces: settings.namespaces.clone(), ..cluster::Settings::default() };
+    parts.run("watching", pass_on(Cluster::watch(client.clone(), watched), inputs.clone()));
+    parts.run("numbering", leading::follow(election.clone(), inputs, translated.clone()));
+
+    let (trust, trusted) = watch::channel(None::<Trust>);
+    parts.run("the operator's authority", authority::keep(client.clone(), settings.namespace.clone(), settings.server_names(), trust));
+    let listener = listen(settings.delivery).await?;
+    parts.start("delivery", deliver(listener, trusted.clone(), feeds.clone(), client.clone()));
+
+    let (status, told) = watch::channel(Arc::new(Status::default()));
+    let listener = listen(settings.admin).await?;
+    let ready = readiness(translated.clone(), trusted.clone());
+    let served = Served { status: told, metrics, ready, log_level: Some(log_level), open: false };
+    parts.start("health and metrics", async move {
+        admin::serve(listener, served, std::future::pending()).await.map_err(|error| error.to_string())
+    });
+
+    let ended = tokio::select! {
+        () = stop => None,
+        error = parts.ended() => Some(error),
+    };
+    // writers first, then the Lease: whoever leads next finds nothing under way
+    parts.0.shutdown().await;
+    leave.send_replace(true);
+    if let Err(error) = election_task.await {
+        tracing::error!(%error, "the election died");
+    }
+    ended.map_or(Ok(()), Err)
+}
+
+async fn config() -> Result<Config, OperatorError> {
+    let mut config = Config::infer().await.map_err(|error| OperatorError::Client(error.into()))?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    Ok(config)
+}
+
+fn client(config: &Config, fence: Option<&Fence>) -> Result<Client, OperatorError> {
+    let builder = ClientBuilder::try_from(config.clone()).map_err(|error| OperatorError::Client(error.into()))?;
+    Ok(match fence {
+        Some(fence) => builder.with_layer(fence).build(),
+        None => builder.build(),
+    })
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, OperatorError> {
+    TcpListener::bind(address).await.map_err(|source| OperatorError::Listen { address, source })
+}
+
+/// What fleets of every release line can do at least, and what they may reach.
+fn options() -> pipeline::Options {
+    pipeline::Options {
+        capabilities: Box::new(|line: HaproxyLine| Capabilities::of(line.as_str().parse::<Version>().unwrap_or(FLOOR))),
+        translate: translate::Options { allow_loopback: false },
+        render: haproxy::render::Options::default(),
+    }
+}
+
+async fn pass_on(mut cluster: Cluster, inputs: mpsc::Sender<Input>) {
+    while let Some(batch) = cluster.next().await {
+        if inputs.send(Input::Batch(batch)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Serves agents once there is a certificate to show.
+async fn deliver(listener: TcpListener, mut trust: watch::Receiver<Option<Trust>>, feeds: Feeds, client: Client) -> Result<(), String> {
+    let gone = |_| "the operator's authority is gone".to_owned();
+    let first = trust.wait_for(Option::is_some).await.map_err(gone)?.clone().ok_or_else(String::new)?;
+    let (certificate, shown) = watch::channel(first.server);
+    let renewals = async {
+        while trust.changed().await.is_ok() {
+            if let Some(trust) = &*trust.borrow_and_update() {
+                certificate.send_replace(trust.server.clone());
+            }
+        }
+    };
+    let serving = server::serve(listener, shown, feeds, TokenReviews::new(client), std::future::pending());
+    tokio::select! {
+        served = serving => served.map_err(|error| error.to_string()),
+        () = renewals => Err("the operator's authority is gone".to_owned()),
+    }
+}
+
+/// Whether agents get here what they need: all of the world was seen, and there is a certificate to show.
+fn readiness(translated: watch::Receiver<Arc<Translated>>, trust: watch::Receiver<Option<Trust>>) -> Arc<dyn Fn() -> bool + Send + Sync> {
+    Arc::new(move || translated.borrow().whole && trust.borrow().is_some())
+}
+
+fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
