@@ -92,6 +92,7 @@ impl Rig {
             haproxy: haproxy.path.clone(),
             directory: home.path().join("state"),
             sockets: home.path().to_owned(),
+            attach: None,
             pod: Pod {
                 name: "bench".to_owned(),
                 binds: [("http".to_owned(), vec![http]), ("https".to_owned(), vec![https])].into(),

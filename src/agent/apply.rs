@@ -2,9 +2,10 @@
 
 use super::execute::{Outcome, execute};
 use super::last_good::Directory;
+use super::process::Haproxy;
 use super::runtime::{Master, Session};
 use super::status::{Refusal, Status};
-use super::{Inbox, Settings, UpdateContent};
+use super::{Inbox, Reloads, Settings, UpdateContent};
 use crate::haproxy::bundle::{Bundle, Change, Content, Digest, Name, Resource, ResourceKey, Server, file_of};
 use crate::haproxy::plan::{Plan, Process, Step, Target, plan};
 use crate::haproxy::version::Capabilities;
@@ -12,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::process::Child;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::Instant;
 
@@ -42,7 +42,7 @@ pub(crate) struct Applier {
     pub(crate) capabilities: Capabilities,
     pub(crate) master: Master,
     pub(crate) directory: Directory,
-    pub(crate) child: Child,
+    pub(crate) haproxy: Haproxy,
     pub(crate) worker: u32,
     /// Workers that may still run.
     pub(crate) workers: Vec<u32>,
@@ -64,6 +64,10 @@ pub(crate) struct Applier {
     pub(crate) synced: bool,
     /// Where `accepted` is not, or may not be, what is wanted.
     pub(crate) waiting: BTreeSet<ResourceKey>,
+    /// With which generation each of these came.
+    pub(crate) since: BTreeMap<ResourceKey, u64>,
+    /// Those that ask for a reload which is not allowed yet.
+    pub(crate) held: BTreeSet<ResourceKey>,
     /// What HAProxy refused, and the hash of what it refused.
     pub(crate) aside: BTreeSet<ResourceKey>,
     pub(crate) refusals: BTreeMap<ResourceKey, (u128, Refusal)>,
@@ -104,26 +108,36 @@ fn servers_after<'a>(key: &ResourceKey, before: Option<&Arc<Resource>>, done: im
 impl Applier {
     /// Takes what was delivered and applies it.
     pub(crate) async fn absorb(&mut self) {
-        for update in self.inbox.take() {
+        let updates = self.inbox.take();
+        let delivered = !updates.is_empty();
+        for update in updates {
             let keys: Vec<ResourceKey> = match &update.content {
                 UpdateContent::Full(bundle) => {
-                    self.wanted = Bundle::clone(bundle);
+                    let keys: Vec<ResourceKey> = self.accepted.diff(bundle).into_iter().map(|change| change.key).collect();
+                    let before = std::mem::replace(&mut self.wanted, Bundle::clone(bundle));
+                    let hash = |bundle: &Bundle, key| bundle.get(key).map(|resource| resource.hash());
+                    let new = keys.iter().filter(|key| hash(&before, key) != hash(&self.wanted, key));
+                    self.since.extend(new.map(|key| (key.clone(), update.generation)));
                     self.synced = true;
-                    self.accepted.diff(bundle).into_iter().map(|change| change.key).collect()
+                    keys
                 }
                 // not for the bundle that is here
                 UpdateContent::Changes(_) if !self.synced => continue,
                 UpdateContent::Changes(changes) => {
                     self.wanted.apply(changes);
+                    self.since.extend(changes.iter().map(|change| (change.key.clone(), update.generation)));
                     changes.iter().map(|change| change.key.clone()).collect()
                 }
             };
             self.synced &= self.wanted.digest() == update.digest;
-            self.generation = update.generation;
+            self.number(update.generation);
             self.look_at(keys);
         }
         if !self.synced {
-            self.status.send_modify(|status| status.out_of_sync = true);
+            self.status.send_if_modified(|status| {
+                status.out_of_sync |= delivered;
+                delivered
+            });
             return;
         }
         if self.base == Base::LastGood(Some(self.wanted.digest())) {
@@ -131,8 +145,28 @@ impl Applier {
             self.accepted = self.wanted.clone();
             self.waiting.clear();
             self.base = Base::Accepted;
+            // what was done to it right before the agent ended may not be in the files
+            self.foreign_reload |= matches!(self.haproxy, Haproxy::Attached(_));
         }
         self.advance().await;
+    }
+
+    /// What came from a replica that numbers nothing gets its number once the leader says it.
+    fn number(&mut self, generation: u64) {
+        if self.generation == 0 && generation > 0 {
+            self.since.values_mut().filter(|since| **since == 0).for_each(|since| *since = generation);
+        }
+        self.generation = generation;
+    }
+
+    /// Whether a reload for the resource `key` has to wait until it is allowed.
+    fn is_held(&self, key: &ResourceKey) -> bool {
+        let Some(since) = self.since.get(key) else { return false };
+        match self.inbox.reloads() {
+            Reloads::All => false,
+            Reloads::UpTo(generation) => *since == 0 || *since > generation,
+            Reloads::None => true,
+        }
     }
 
     fn look_at(&mut self, keys: Vec<ResourceKey>) {
@@ -158,11 +192,17 @@ impl Applier {
 
     /// Does what can be done live, and says when the reload for the rest is due.
     pub(crate) async fn advance(&mut self) {
-        if !self.synced {
-            return;
+        if !self.synced || !self.haproxy.is_up() {
+            return self.publish();
         }
         if self.base != Base::Accepted {
+            let serves = self.base != Base::Bootstrap;
+            self.held.clear();
             self.reasons = vec!["the first configuration".to_owned()];
+            if serves && self.inbox.reloads() == Reloads::None {
+                self.held.clone_from(&self.waiting);
+                self.reasons.clear();
+            }
             self.schedule();
             return self.publish();
         }
@@ -228,7 +268,11 @@ impl Applier {
         }
         self.accepted.apply(&changes);
         self.write();
-        self.reasons = plan.reload.map(|reload| reload.reasons.into_iter().map(|reason| reason.reason).collect()).unwrap_or_default();
+        self.since.retain(|key, _| self.waiting.contains(key));
+        let reasons = plan.reload.map(|reload| reload.reasons).unwrap_or_default();
+        let (held, allowed): (Vec<_>, Vec<_>) = reasons.into_iter().partition(|reason| self.is_held(&reason.key));
+        self.held = held.into_iter().map(|reason| reason.key).collect();
+        self.reasons = allowed.into_iter().map(|reason| reason.reason).collect();
         self.schedule();
     }
 
@@ -276,7 +320,11 @@ impl Applier {
         for key in &self.waiting {
             self.forced.insert(key.clone(), format!("the connection broke: {error}"));
         }
-        self.reasons = vec![format!("the connection to HAProxy broke: {error}")];
+        self.held = self.waiting.iter().filter(|key| self.is_held(key)).cloned().collect();
+        self.reasons.clear();
+        if self.held.is_empty() || self.held.len() < self.waiting.len() {
+            self.reasons.push(format!("the connection to HAProxy broke: {error}"));
+        }
         self.schedule();
     }
 
@@ -304,7 +352,7 @@ impl Applier {
     pub(crate) fn publish(&self) {
         let refused: Vec<Refusal> = self.refusals.values().map(|(_, refusal)| refusal.clone()).collect();
         self.status.send_modify(|status| {
-            status.ready = self.base != Base::Bootstrap;
+            status.ready = self.base != Base::Bootstrap && self.haproxy.is_up();
             status.last_good = matches!(self.base, Base::LastGood(_));
             status.out_of_sync = !self.synced && self.generation > 0;
             if self.base == Base::Accepted && self.synced {
@@ -312,8 +360,9 @@ impl Applier {
                 status.digest = self.wanted.digest();
             }
             status.waiting = self.waiting.len();
-            status.master_pid = self.child.id();
-            status.worker_pid = Some(self.worker);
+            status.held = self.held.len();
+            status.master_pid = self.haproxy.id();
+            status.worker_pid = self.haproxy.is_up().then_some(self.worker);
             status.refused = refused;
         });
     }

@@ -72,6 +72,16 @@ impl Directory {
         fs::rename(&new, self.live())
     }
 
+    /// What `live` points to, if it is there.
+    pub fn points_to(&self) -> Option<String> {
+        fs::read_link(self.live()).ok()?.into_os_string().into_string().ok()
+    }
+
+    /// Whether there is a configuration that HAProxy accepted.
+    pub fn is_whole(&self) -> bool {
+        !self.sums.is_empty()
+    }
+
     /// Writes `files` as the bootstrap.
     pub fn write_bootstrap(&self, files: &PodFiles) -> io::Result<()> {
         let path = self.root.join("bootstrap");

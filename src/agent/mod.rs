@@ -1,10 +1,11 @@
-//! What stands beside one HAProxy: it starts it, keeps it alive, and brings every bundle into it, live where
-//! that is possible and by a reload where it is not.
+//! What stands beside one HAProxy: it starts it and keeps it alive, or finds the one that somebody else starts, and
+//! brings every bundle into it, live where that is possible and by a reload where it is not.
 //!
 //! One task owns the process and applies one thing after the other (`apply`); only the deletion of what is
 //! out of use runs beside it (`reaper`).
 
 mod apply;
+mod attach;
 mod drain;
 mod drift;
 mod execute;
@@ -15,7 +16,9 @@ mod reaper;
 mod reload;
 pub mod runtime;
 mod status;
+pub mod stop;
 mod supervise;
+pub mod supervisor;
 
 pub use drain::{Drain, Drained};
 pub use pod::{Pod, files as pod_files};
@@ -39,6 +42,8 @@ pub struct Settings {
     pub directory: PathBuf,
     /// A short directory for the master socket: its path must fit into 107 bytes.
     pub sockets: PathBuf,
+    /// The master socket of the HAProxy that somebody else starts with `directory/live`; none: the agent starts one.
+    pub attach: Option<PathBuf>,
     /// This pod.
     pub pod: Pod,
     /// The least time between two reloads.
@@ -93,6 +98,18 @@ pub enum StartError {
     Haproxy(io::Error),
 }
 
+/// Which reloads may happen. What can be done live is never held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reloads {
+    /// All.
+    #[default]
+    All,
+    /// Those for what came with this generation or before, and the first of an agent, which brings everything.
+    UpTo(u64),
+    /// None, but for a HAProxy that serves nothing yet.
+    None,
+}
+
 pub(crate) enum Control {
     Drain(Drain, tokio::sync::oneshot::Sender<Drained>),
     Kill(tokio::sync::oneshot::Sender<()>),
@@ -103,6 +120,7 @@ pub(crate) enum Control {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     updates: Mutex<Vec<Update>>,
+    reloads: Mutex<Reloads>,
     arrived: Notify,
     stopping: AtomicBool,
 }
@@ -116,6 +134,10 @@ impl Inbox {
         updates.push(update);
         drop(updates);
         self.arrived.notify_one();
+    }
+
+    pub(crate) fn reloads(&self) -> Reloads {
+        *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn take(&self) -> Vec<Update> {
@@ -135,28 +157,40 @@ impl Inbox {
     }
 }
 
-/// A handle of the agent of one HAProxy. When the last one is dropped, HAProxy is stopped at once.
+/// A handle of the agent of one HAProxy. When the last one is dropped, HAProxy is stopped at once, if the agent
+/// started it.
 #[derive(Clone, Debug)]
 pub struct Agent {
     inbox: Arc<Inbox>,
     control: mpsc::Sender<Control>,
     status: watch::Receiver<Status>,
+    /// Whether HAProxy is a child.
+    owned: bool,
 }
 
 impl Agent {
     /// Starts HAProxy from its last good configuration if that verifies, else as a bootstrap that answers only
-    /// health checks, with 503.
+    /// health checks, with 503. One that somebody else starts finds either there once this returns.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let inbox = Arc::new(Inbox::default());
         let (control, commands) = mpsc::channel(4);
+        let owned = settings.attach.is_none();
         let (applier, status) = supervise::start(settings, inbox.clone()).await?;
         tokio::spawn(applier.run(commands));
-        Ok(Self { inbox, control, status })
+        Ok(Self { inbox, control, status, owned })
     }
 
     /// Takes an update. Never blocks: what is overtaken before it is applied is skipped.
     pub fn deliver(&self, update: Update) {
         self.inbox.push(update);
+    }
+
+    /// Says which reloads may happen from now on: all, unless this is called.
+    pub fn allow_reloads(&self, reloads: Reloads) {
+        let mut allowed = self.inbox.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *allowed, reloads) != reloads {
+            self.inbox.arrived.notify_one();
+        }
     }
 
     /// What is applied, and what was refused.
@@ -173,12 +207,12 @@ impl Agent {
         wait.await.unwrap_or(Drained { in_time: true })
     }
 
-    /// Stops at once.
+    /// Stops at once. A HAProxy that somebody else started goes on.
     pub async fn kill(&self) {
         let (done, wait) = tokio::sync::oneshot::channel();
         self.inbox.stopping.store(true, Ordering::Release);
         // a long validation or reload is not waited for
-        if let Some(pid) = self.status.borrow().master_pid {
+        if let Some(pid) = self.status.borrow().master_pid.filter(|_| self.owned) {
             process::signal(pid, rustix::process::Signal::TERM);
         }
         if self.control.send(Control::Kill(done)).await.is_ok() {

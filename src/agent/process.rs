@@ -1,5 +1,8 @@
-//! The HAProxy process: start, version, validation, signals.
+//! The HAProxy process: whose it is, start, version, validation, signals.
 
+use super::attach::{Attached, Sighting};
+use super::drain::{self, Drain, Drained};
+use super::runtime::Session;
 use crate::haproxy::files::complaints;
 use crate::haproxy::version::Version;
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,6 +15,68 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
+
+/// The HAProxy that an agent stands beside.
+#[derive(Debug)]
+pub(crate) enum Haproxy {
+    /// A child: it is started, signalled and waited for.
+    Spawned(Child),
+    /// Somebody else's: it is looked for, and never signalled.
+    Attached(Attached),
+}
+
+/// What happened to it.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// It is gone, and why.
+    Died(String),
+    /// One of somebody else is there, and this worker serves.
+    Came(Session, u32),
+    /// One of somebody else does not start with the present configuration.
+    Failed,
+}
+
+impl Haproxy {
+    /// Waits for the next thing that happens to it. Nothing is lost if that is given up in between.
+    pub(crate) async fn event(&mut self) -> Event {
+        match self {
+            Self::Spawned(child) => Event::Died(child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string())),
+            Self::Attached(attached) => match attached.sight().await {
+                Sighting::Came(session, worker) => Event::Came(session, worker),
+                Sighting::Went(why) => Event::Died(why.to_owned()),
+                Sighting::Failed => Event::Failed,
+            },
+        }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_up(&self) -> bool {
+        match self {
+            Self::Spawned(child) => child.id().is_some(),
+            Self::Attached(attached) => attached.is_up(),
+        }
+    }
+
+    /// The process id of its master where that means something.
+    pub(crate) fn id(&self) -> Option<u32> {
+        if let Self::Spawned(child) = self { child.id() } else { None }
+    }
+
+    /// Stops it softly, if it is ours.
+    pub(crate) async fn drain(&mut self, options: Drain) -> Drained {
+        match self {
+            Self::Spawned(child) => drain::drain(child, options).await,
+            Self::Attached(_) => Drained { in_time: true },
+        }
+    }
+
+    /// Stops it at once, if it is ours.
+    pub(crate) async fn stop(&mut self) {
+        if let Self::Spawned(child) = self {
+            drain::stop(child).await;
+        }
+    }
+}
 
 /// Asks the program for its version.
 pub async fn version(haproxy: &Path) -> io::Result<Version> {

@@ -4,6 +4,7 @@
 use super::apply::{Applier, Base};
 use super::runtime::{Command, Processes, Session};
 use super::status::ReloadRecord;
+use super::stop::Permit;
 use super::{pod, process};
 use crate::haproxy::bundle::{BackendClass, Bundle, Change, Content, Resource, ResourceKey, file_of};
 use crate::haproxy::files::{Complaint, complaints, culprits};
@@ -19,6 +20,8 @@ use tokio::time::Instant;
 const ROUNDS: usize = 64;
 /// After this an old worker that did not take the relay is asked again.
 const RELAY_AGAIN: Duration = Duration::from_secs(1);
+/// After this a reload that has no permit is tried again.
+const PERMIT_AGAIN: Duration = Duration::from_secs(1);
 /// What a file of a bundle is called on disk, with its checksum.
 type Sums = BTreeMap<String, String>;
 
@@ -33,6 +36,14 @@ impl Applier {
     /// Brings all that waits, without what is refused.
     pub(crate) async fn reload(&mut self) {
         self.reload_due = None;
+        let permit = match self.permit() {
+            Ok(permit) => permit,
+            Err(why) => {
+                tracing::warn!(why, "no reload now");
+                self.reload_due = Some(Instant::now() + self.settings.reload_interval.max(PERMIT_AGAIN));
+                return;
+            }
+        };
         // whatever comes of it: never more often than this
         self.last_reload = Some(Instant::now());
         match self.try_reload().await {
@@ -43,6 +54,13 @@ impl Applier {
                 self.publish();
             }
         }
+        drop(permit);
+    }
+
+    /// What keeps a pod from being stopped softly while a reload runs: a reload after that would start a worker that
+    /// accepts again. Says why there is none.
+    fn permit(&self) -> Result<Option<Permit>, &'static str> {
+        self.settings.attach.as_ref().map(|socket| Permit::for_reload(socket)).transpose()
     }
 
     async fn try_reload(&mut self) -> io::Result<()> {
@@ -149,7 +167,8 @@ impl Applier {
     }
 
     fn point_back(&self) -> io::Result<()> {
-        self.directory.point(if self.base == Base::Bootstrap { "bootstrap" } else { "current" })
+        let whole = self.base != Base::Bootstrap && self.directory.is_whole();
+        self.directory.point(if whole { "current" } else { "bootstrap" })
     }
 
     /// A configuration that `haproxy -c` accepts; what it does not is set aside. `None` if nothing is left.
@@ -174,6 +193,14 @@ impl Applier {
     }
 
     fn candidate(&self, aside: &BTreeSet<ResourceKey>) -> Valid {
+        // what is not allowed yet stays as it is, unless nothing is known of what runs
+        let all: BTreeSet<ResourceKey>;
+        let aside = if self.base == Base::Accepted && !self.held.is_empty() {
+            all = aside.union(&self.held).cloned().collect();
+            &all
+        } else {
+            aside
+        };
         let target = Target { aside, ..self.target() };
         let changes = reload_target(&self.accepted, target, &self.waiting, &self.capabilities);
         let mut candidate = self.accepted.clone();

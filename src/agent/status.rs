@@ -43,6 +43,8 @@ pub struct Status {
     pub digest: Digest,
     /// How many resources wait for the next reload, are set aside, or are held back for one that is.
     pub waiting: usize,
+    /// How many of them ask for a reload that is not allowed yet.
+    pub held: usize,
     /// Whether it serves what it was started with, and nothing was delivered yet.
     pub last_good: bool,
     /// Whether a delivered digest did not fit: everything has to be delivered again.
@@ -74,6 +76,7 @@ impl Status {
             generation: 0,
             digest: Digest::default(),
             waiting: 0,
+            held: 0,
             last_good: false,
             out_of_sync: false,
             master_pid: None,

@@ -1,8 +1,10 @@
-//! Starts HAProxy, keeps it alive, and is the loop in which everything is done one after the other.
+//! Starts HAProxy or finds it, keeps it alive, and is the loop in which everything is done one after the other.
 
 use super::apply::{Applier, Base, Shared};
-use super::drain::{drain, stop};
+use super::attach::Attached;
+use super::drain::stop;
 use super::last_good::Directory;
+use super::process::{Event, Haproxy};
 use super::runtime::{Command, Master, Session, names};
 use super::status::Status;
 use super::{Control, Inbox, Settings, StartError, pod, process, reaper};
@@ -28,29 +30,26 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         move |source| StartError::Directory { path, source }
     };
     let id = blake3::hash(settings.directory.as_os_str().as_encoded_bytes()).to_hex();
-    let relay = format!("fleet-{}", &id[..16]);
+    // pods that share the network of a node have the same directory
+    let relay = blake3::hash(format!("{id} {}", settings.pod.name).as_bytes()).to_hex();
+    let relay = format!("fleet-{}", &relay[..16]);
     std::fs::create_dir_all(&settings.sockets).map_err(at(&settings.sockets))?;
-    let master = Master { socket: settings.sockets.join(format!("{}.sock", &id[..12])) };
+    let socket = settings.attach.clone().unwrap_or_else(|| settings.sockets.join(format!("{}.sock", &id[..12])));
+    let master = Master { socket };
     let own = pod::files(&settings.pod, &relay).map_err(io::Error::other).map_err(at(&settings.directory))?;
     let bootstrap = pod::bootstrap(&settings.pod, &relay).map_err(io::Error::other).map_err(at(&settings.directory))?;
     let mut directory = Directory::open(settings.directory.clone(), own).map_err(at(&settings.directory))?;
     directory.write_bootstrap(&bootstrap).map_err(at(&settings.directory))?;
-    if let Ok(left) = master.processes().await {
-        let pids: Vec<u32> = left.master.into_iter().chain(left.worker).chain(left.old).collect();
-        process::end_orphans(&pids, &directory.live());
-    }
-    let found = directory.verify();
-    if let Err(why) = &found {
-        tracing::info!(why, "no last good configuration");
-    }
-    let mut base = found.map_or(Base::Bootstrap, |last| Base::LastGood(last.digest));
-    let mut started = launch(&settings, &master, &directory, base).await;
-    if let (Err(error), Base::LastGood(_)) = (&started, base) {
-        tracing::error!(%error, "HAProxy does not start with its last good configuration");
-        base = Base::Bootstrap;
-        started = launch(&settings, &master, &directory, base).await;
-    }
-    let (child, session, worker) = started.map_err(StartError::Haproxy)?;
+    let (base, haproxy, found) = if settings.attach.is_some() {
+        let mut attached = Attached::new(master.clone());
+        let up = attached.look().await;
+        let base = prepare(&mut directory, up).map_err(at(&settings.directory))?;
+        (base, Haproxy::Attached(attached), None)
+    } else {
+        let (base, (child, session, worker)) = first_launch(&settings, &master, &mut directory).await.map_err(StartError::Haproxy)?;
+        (base, Haproxy::Spawned(child), Some((session, worker)))
+    };
+    let (session, worker) = found.map_or((None, 0), |(session, worker)| (Some(session), worker));
     let (status, receiver) = watch::channel(Status::new(version));
     let shared = Arc::new(Mutex::new(Shared::default()));
     let reap = Arc::new(Notify::new());
@@ -59,12 +58,12 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         settings,
         master,
         directory,
-        child,
+        haproxy,
         worker,
         workers: vec![worker],
         relayed: BTreeSet::new(),
         relay_due: None,
-        session: Some(session),
+        session,
         inbox,
         shared,
         reap,
@@ -74,6 +73,8 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         generation: 0,
         synced: false,
         waiting: BTreeSet::new(),
+        since: BTreeMap::new(),
+        held: BTreeSet::new(),
         aside: BTreeSet::new(),
         refusals: BTreeMap::new(),
         forced: BTreeMap::new(),
@@ -85,9 +86,53 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         meanwhile: None,
         status,
     };
-    applier.look_inside().await.map_err(StartError::Haproxy)?;
+    if applier.haproxy.is_up() {
+        applier.look_inside().await.map_err(StartError::Haproxy)?;
+    }
     applier.publish();
     Ok((applier, receiver))
+}
+
+/// Starts HAProxy with what is found in the directory, else as a bootstrap.
+async fn first_launch(settings: &Settings, master: &Master, directory: &mut Directory) -> io::Result<(Base, (Child, Session, u32))> {
+    if let Ok(left) = master.processes().await {
+        let pids: Vec<u32> = left.master.into_iter().chain(left.worker).chain(left.old).collect();
+        process::end_orphans(&pids, &directory.live());
+    }
+    let found = directory.verify();
+    if let Err(why) = &found {
+        tracing::info!(why, "no last good configuration");
+    }
+    let base = found.map_or(Base::Bootstrap, |last| Base::LastGood(last.digest));
+    match launch(settings, master, directory, base).await {
+        Err(error) if base != Base::Bootstrap => {
+            tracing::error!(%error, "HAProxy does not start with its last good configuration");
+            Ok((Base::Bootstrap, launch(settings, master, directory, Base::Bootstrap).await?))
+        }
+        started => Ok((base, started?)),
+    }
+}
+
+/// Makes sure that somebody else's HAProxy can start with what `live` leads to, and says what it was started with if
+/// it is `up` already, else what it will be started with.
+fn prepare(directory: &mut Directory, up: bool) -> io::Result<Base> {
+    let was = directory.points_to();
+    let found = directory.verify();
+    if let Err(why) = &found {
+        tracing::info!(why, "no last good configuration");
+    }
+    let base = match (was.as_deref(), &found) {
+        // it was given up: what does not start may be whole
+        (Some("bootstrap"), Ok(_)) => return Ok(Base::Bootstrap),
+        (None | Some("current"), Ok(last)) => Base::LastGood(last.digest),
+        (None | Some("bootstrap"), Err(_)) => Base::Bootstrap,
+        (Some(_), Ok(last)) if !up => Base::LastGood(last.digest),
+        (Some(_), Err(_)) if !up => Base::Bootstrap,
+        // in the middle of a reload, or it has read what was whole then
+        (Some(_), _) => Base::LastGood(None),
+    };
+    directory.point(if found.is_ok() { "current" } else { "bootstrap" })?;
+    Ok(base)
 }
 
 /// Starts HAProxy and waits until its worker answers.
@@ -139,28 +184,26 @@ impl Applier {
                     }
                     Some(Control::Drain(options, done)) => {
                         reaper.abort();
-                        let drained = drain(&mut self.child, options).await;
+                        let drained = self.haproxy.drain(options).await;
                         self.ended();
                         let _ = done.send(drained);
                         return;
                     }
                     Some(Control::Kill(done)) => {
                         reaper.abort();
-                        stop(&mut self.child).await;
+                        self.haproxy.stop().await;
                         self.ended();
                         let _ = done.send(());
                         return;
                     }
                     None => {
                         reaper.abort();
-                        return stop(&mut self.child).await;
+                        return self.haproxy.stop().await;
                     }
                 } }
-                status = self.child.wait() => {
+                event = self.haproxy.event() => {
                     if !inbox.is_stopping() {
-                        let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-                        tracing::error!(how, "HAProxy died");
-                        self.restart().await;
+                        self.follow(event).await;
                     }
                     if inbox.is_stopping() {
                         reaper.abort();
@@ -180,8 +223,62 @@ impl Applier {
         }
     }
 
+    async fn follow(&mut self, event: Event) {
+        match event {
+            Event::Died(how) if matches!(self.haproxy, Haproxy::Attached(_)) => {
+                tracing::warn!(how, "HAProxy is gone");
+                self.lose().await;
+            }
+            Event::Died(how) => {
+                tracing::error!(how, "HAProxy died");
+                self.restart().await;
+            }
+            Event::Came(session, worker) => {
+                tracing::info!(worker, base = ?self.base, "HAProxy is there");
+                (self.session, self.worker) = (Some(session), worker);
+                self.take_over().await;
+            }
+            Event::Failed => {
+                tracing::error!("HAProxy does not start with its last good configuration");
+                self.give_up();
+            }
+        }
+    }
+
+    /// Nothing is applied until somebody starts HAProxy again: with what `live` leads to.
+    async fn lose(&mut self) {
+        self.ended();
+        self.session = None;
+        self.shared.lock().await.worker = None;
+        self.reload_due = None;
+        self.relay_due = None;
+        if self.directory.points_to().as_deref() == Some("bootstrap") {
+            self.start_over();
+        }
+        self.status.send_modify(|status| status.restarts += 1);
+    }
+
+    /// Serves nothing rather than what does not start.
+    fn give_up(&mut self) {
+        if self.base == Base::Bootstrap {
+            return;
+        }
+        self.start_over();
+        if let Err(error) = self.directory.point("bootstrap") {
+            tracing::error!(%error, "HAProxy cannot be given the bootstrap");
+        }
+    }
+
+    fn start_over(&mut self) {
+        self.base = Base::Bootstrap;
+        self.accepted = Bundle::default();
+        self.waiting = self.wanted.resources().map(|resource| resource.key.clone()).collect();
+    }
+
     fn ended(&mut self) {
-        process::end_orphans(&self.workers, &self.directory.live());
+        if let Haproxy::Spawned(_) = self.haproxy {
+            process::end_orphans(&self.workers, &self.directory.live());
+        }
         self.status.send_modify(|status| {
             status.ready = false;
             status.master_pid = None;
@@ -198,14 +295,12 @@ impl Applier {
         let mut failures = 0;
         while !self.inbox.is_stopping() {
             if failures == 2 {
-                self.base = Base::Bootstrap;
-                self.accepted = Bundle::default();
-                self.waiting = self.wanted.resources().map(|resource| resource.key.clone()).collect();
+                self.start_over();
             }
             self.write();
             match launch(&self.settings, &self.master, &self.directory, self.base).await {
                 Ok((child, session, worker)) => {
-                    (self.child, self.session, self.worker) = (child, Some(session), worker);
+                    (self.haproxy, self.session, self.worker) = (Haproxy::Spawned(child), Some(session), worker);
                     break;
                 }
                 Err(error) => tracing::error!(%error, "HAProxy does not start"),
@@ -214,16 +309,25 @@ impl Applier {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(5));
         }
+        self.status.send_modify(|status| status.restarts += 1);
+        self.take_over().await;
+    }
+
+    /// Goes on with a HAProxy that was not here before.
+    async fn take_over(&mut self) {
         self.workers = vec![self.worker];
         self.relayed.clear();
         self.relay_due = None;
         self.forced.clear();
-        self.status.send_modify(|status| status.restarts += 1);
         if let Err(error) = self.look_inside().await {
             tracing::error!(%error, "HAProxy does not say what it has loaded");
         }
         self.publish();
         self.advance().await;
+        if let Haproxy::Attached(_) = self.haproxy {
+            // it was started with the files as they were at that moment
+            self.check_drift().await;
+        }
     }
 
     /// Asks the worker what it has loaded; what lingered in the one before is gone.

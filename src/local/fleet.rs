@@ -140,6 +140,7 @@ impl Environment {
             haproxy: launch.program.path.clone(),
             directory,
             sockets,
+            attach: None,
             pod,
             reload_interval: RELOAD_INTERVAL,
             drift_interval: DRIFT_INTERVAL,

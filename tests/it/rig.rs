@@ -216,6 +216,7 @@ impl Rig {
             haproxy: haproxy.to_owned(),
             directory: directory.path().join("config"),
             sockets: directory.path().join("run"),
+            attach: None,
             pod,
             reload_interval: Duration::ZERO,
             drift_interval: Duration::from_secs(3600),

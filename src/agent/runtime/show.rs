@@ -7,29 +7,42 @@ use crate::haproxy::bundle::Name;
 pub struct Processes {
     /// The process id of the master.
     pub master: Option<u32>,
+    /// Reloads since its start, those that failed among them.
+    pub reloads: u32,
     /// The worker that serves. After a failed reload HAProxy lists it among the old ones.
     pub worker: Option<u32>,
-    /// Workers of earlier configurations that still hold connections.
+    /// Workers of earlier configurations that still hold connections, the newest first.
     pub old: Vec<u32>,
+}
+
+impl Processes {
+    /// The worker that serves, also after a failed reload.
+    pub fn serving(&self) -> Option<u32> {
+        self.worker.or_else(|| self.old.first().copied())
+    }
 }
 
 /// Reads `show proc`.
 pub fn processes(text: &str) -> Processes {
     let mut found = Processes::default();
     let mut old = false;
+    let mut retired = Vec::new();
     for line in text.lines() {
         if line.starts_with("# old workers") {
             old = true;
         }
         let mut words = line.split_whitespace();
         let (Some(Ok(pid)), Some(kind)) = (words.next().map(str::parse::<u32>), words.next()) else { continue };
+        let reloads = words.next().and_then(|word| word.parse().ok()).unwrap_or_default();
         match kind {
-            "master" => found.master = Some(pid),
-            "worker" if old => found.old.push(pid),
+            "master" => (found.master, found.reloads) = (Some(pid), reloads),
+            "worker" if old => retired.push((reloads, pid)),
             "worker" => found.worker = Some(pid),
             _ => {}
         }
     }
+    retired.sort_unstable();
+    found.old = retired.into_iter().map(|(_, pid)| pid).collect();
     found
 }
 
@@ -114,8 +127,12 @@ mod tests {
     fn workers_are_told_from_old_workers() {
         let text = "#<PID> <type>\n16025           master          1 [failed: 0]   0d00h00m00s     3.2.26-1\n# workers\n\
             16033           worker          0               0d00h00m00s     3.2.26-1\n# old workers\n\
+            16011           worker          2               0d00h00m00s     3.2.26-1\n\
             16029           worker          1               0d00h00m00s     3.2.26-1\n";
-        assert_eq!(processes(text), Processes { master: Some(16025), worker: Some(16033), old: vec![16029] });
+        let found = processes(text);
+        assert_eq!(found, Processes { master: Some(16025), reloads: 1, worker: Some(16033), old: vec![16029, 16011] });
+        assert_eq!(found.serving(), Some(16033));
+        assert_eq!(Processes { worker: None, ..found }.serving(), Some(16029));
     }
 
     #[test]

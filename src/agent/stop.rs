@@ -1,0 +1,188 @@
+//! The end of a pod, seen from the container of HAProxy, in which `agent stop` runs: the agent may be dead, and
+//! HAProxy is process 1 there.
+//!
+//! HAProxy serves on while load balancers take the pod out; then it stops softly (SIGUSR1), and what is left at the
+//! deadline is cut (SIGTERM). What says that a pod stops names the very master that does: after a restart of the
+//! container nothing is left of it. A reload after the soft stop would start a worker that accepts again, so the
+//! agent reloads only with a [`Permit`], and stopping waits for the one that is given.
+
+use super::attach::SocketId;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The master socket, in the directory that agent and HAProxy share.
+pub const MASTER_SOCKET: &str = "master.sock";
+const MARKER: &str = "stopping";
+const LOCK: &str = "reload.lock";
+const TIMES: &str = "stop-times";
+/// A reload that runs has this long before the pod is stopped all the same.
+const RELOAD: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The right to reload, as long as it is held.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    _lock: File,
+}
+
+impl Permit {
+    /// The right to reload the HAProxy behind the master socket `socket`; an error says why not.
+    pub(crate) fn for_reload(socket: &Path) -> Result<Self, &'static str> {
+        let directory = socket.parent().unwrap_or(Path::new("."));
+        let lock = open_lock(directory).map_err(|_| "the lock cannot be opened")?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| "the pod is about to stop")?;
+        let stopping = fs::read_to_string(directory.join(MARKER)).ok();
+        let present = SocketId::of(socket).map(|id| id.to_string());
+        if stopping.is_some() && stopping == present {
+            return Err("the pod stops");
+        }
+        Ok(Self { _lock: lock })
+    }
+}
+
+fn open_lock(directory: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).write(true).open(directory.join(LOCK))
+}
+
+/// How a pod is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// How long to serve on: load balancers still send new connections.
+    pub deregistration: Duration,
+    /// How long connections that are left may go on after that; what is open then is cut.
+    pub timeout: Duration,
+}
+
+impl Times {
+    /// Writes them into `directory`, for whoever stops the pod.
+    pub fn write(self, directory: &Path) -> io::Result<()> {
+        let text = format!("{} {}\n", self.deregistration.as_millis(), self.timeout.as_millis());
+        let new = directory.join(format!("{TIMES}.new"));
+        fs::write(&new, text)?;
+        fs::rename(new, directory.join(TIMES))
+    }
+
+    /// What was written into `directory`, if it can be read.
+    pub fn read(directory: &Path) -> Option<Self> {
+        let text = fs::read_to_string(directory.join(TIMES)).ok()?;
+        let mut numbers = text.split_whitespace().map(|word| word.parse().map(Duration::from_millis));
+        let (Some(Ok(deregistration)), Some(Ok(timeout))) = (numbers.next(), numbers.next()) else { return None };
+        Some(Self { deregistration, timeout })
+    }
+}
+
+/// Why a pod is not stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum StopError {
+    /// The process is something else.
+    #[error("process {pid} is {found:?}, not haproxy: this command runs in the container of HAProxy, before it is stopped")]
+    NotHaproxy {
+        /// Which process.
+        pid: i32,
+        /// What it is.
+        found: String,
+    },
+    /// It cannot be signalled.
+    #[error("process {pid} cannot be signalled: {source}")]
+    Signal {
+        /// Which process.
+        pid: i32,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// All connections ended by themselves.
+    InTime,
+    /// The deadline came first, and what was left was cut.
+    Cut,
+}
+
+/// Stops the master `pid`, process 1 in its container, whose socket is in `directory`. A second call waits for the
+/// end of the first and changes nothing.
+pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopError> {
+    let found = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if found.trim_end() != "haproxy" {
+        return Err(StopError::NotHaproxy { pid, found: found.trim_end().to_owned() });
+    }
+    let master = Pid::from_raw(pid).ok_or_else(|| StopError::Signal { pid, source: io::ErrorKind::InvalidInput.into() })?;
+    let first = mark(directory);
+    let began = began(directory);
+    let serve_until = began + times.deregistration;
+    let cut_at = serve_until + times.timeout;
+    if wait(master, serve_until) {
+        return Ok(Stopped::InTime);
+    }
+    if first {
+        send(master, Signal::USR1)?;
+    }
+    if wait(master, cut_at) {
+        return Ok(Stopped::InTime);
+    }
+    send(master, Signal::TERM)?;
+    wait(master, Instant::now() + Duration::from_secs(5));
+    Ok(Stopped::Cut)
+}
+
+fn send(master: Pid, signal: Signal) -> Result<(), StopError> {
+    match kill_process(master, signal) {
+        // it ended by itself
+        Err(rustix::io::Errno::SRCH) | Ok(()) => Ok(()),
+        Err(error) => Err(StopError::Signal { pid: master.as_raw_pid(), source: error.into() }),
+    }
+}
+
+/// Waits until `deadline`; `true` if the master ended before. It ends when its last worker has.
+fn wait(master: Pid, deadline: Instant) -> bool {
+    loop {
+        if test_kill_process(master).is_err() {
+            return true;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        sleep(left.min(LOOK));
+    }
+}
+
+/// Says that the pod stops; `false` if that was said already. No reload runs after it, and none begins.
+fn mark(directory: &Path) -> bool {
+    let lock = open_lock(directory).ok();
+    let patience = Instant::now() + RELOAD;
+    while let Some(lock) = &lock {
+        if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() || Instant::now() > patience {
+            break;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    let present = SocketId::of(&directory.join(MASTER_SOCKET)).map(|id| id.to_string()).unwrap_or_default();
+    let marker = directory.join(MARKER);
+    if fs::read_to_string(&marker).is_ok_and(|known| known == present) {
+        return false;
+    }
+    // a pod is stopped also where nothing can be written any more
+    let _ = fs::write(marker, present);
+    true
+}
+
+/// When stopping began, which a second call has to go on from.
+fn began(directory: &Path) -> Instant {
+    let now = Instant::now();
+    let written = fs::metadata(directory.join(MARKER)).and_then(|found| found.modified());
+    let age = written.ok().and_then(|written| SystemTime::now().duration_since(written).ok()).unwrap_or_default();
+    now.checked_sub(age).unwrap_or(now)
+}
+
+/// The master socket in `directory`.
+pub fn master_socket(directory: &Path) -> PathBuf {
+    directory.join(MASTER_SOCKET)
+}
