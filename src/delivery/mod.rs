@@ -4,13 +4,18 @@
 //! proves to be a pod of that fleet ([`identity`]). An agent follows every replica of the operator ([`client`]) and
 //! decides which of them it obeys ([`choice`]).
 
+mod assembly;
 pub mod certificates;
+pub mod choice;
+pub mod client;
 pub mod feed;
 pub mod identity;
+mod outgoing;
+mod resolve;
 pub mod server;
 pub mod wire;
 
-pub use feed::{AgentReport, Authority, Feeds, Published};
+pub use feed::{AgentReport, AgentState, Agents, Authority, Feeds, Published};
 
 /// The messages, as `proto/` says.
 #[allow(missing_docs, clippy::pedantic)]
