@@ -56,6 +56,9 @@ pub enum Command {
     /// Say what a change of manifests would do to running HAProxies, and whether it reloads them
     #[command(after_long_help = DIFF_HELP)]
     Diff(DiffArguments),
+    /// Bring what the operator says into the HAProxy of this pod
+    #[command(after_long_help = super::agent::HELP)]
+    Agent(Box<super::agent::AgentArguments>),
     /// Print the custom resource definitions as YAML
     #[command(after_long_help = "Example:\n  haproxy-fleet crds | kubectl apply --server-side -f -")]
     Crds,

@@ -1,5 +1,6 @@
 //! The commands. `main.rs` calls [`main`] and nothing else.
 
+mod agent;
 mod arguments;
 mod crds;
 mod diff;
@@ -78,6 +79,7 @@ fn run(command: Command, out: &mut Output, err: &mut Output) -> Result<Exit, Err
         Command::Render(arguments) => render::run(&arguments, out, err),
         Command::Lint(arguments) => lint::run(&arguments, out),
         Command::Diff(arguments) => diff::run(&arguments, out),
+        Command::Agent(arguments) => agent::run(arguments, out),
         Command::Crds => crds::run(out),
         Command::Version => {
             out.line(concat!("haproxy-fleet ", env!("CARGO_PKG_VERSION")))?;
