@@ -248,6 +248,9 @@ pub enum HaproxyLine {
 }
 
 impl HaproxyLine {
+    /// All of them, the newest first.
+    pub const ALL: [Self; 2] = [Self::V3_4, Self::V3_2];
+
     /// As it is written: `3.4`.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -59,6 +59,9 @@ pub enum Command {
     /// Bring what the operator says into the HAProxy of this pod
     #[command(after_long_help = super::agent::HELP)]
     Agent(Box<super::agent::AgentArguments>),
+    /// Manage the fleets of a cluster (in a pod of its own)
+    #[command(after_long_help = OPERATOR_HELP)]
+    Operator(OperatorArguments),
     /// Print the custom resource definitions as YAML
     #[command(after_long_help = "Example:\n  haproxy-fleet crds | kubectl apply --server-side -f -")]
     Crds,
@@ -85,6 +88,18 @@ Examples:
 Exit status:
   0  stopped as asked
   2  usage, input that cannot be read, or no HAProxy that can be run";
+
+const OPERATOR_HELP: &str = "\
+Two or more of these run; one leads. The manifests that start it, with what it may do in the
+cluster, are in config/: kubectl apply -k config/default.
+
+While it runs, from its own pod only (kubectl port-forward):
+  curl -s 127.0.0.1:8080/status
+  curl -s -X PUT -d haproxy_fleet=debug 127.0.0.1:8080/log-level
+
+Exit status:
+  0  stopped as asked
+  2  a part of it ended: its pod starts it again";
 
 const RENDER_HELP: &str = "\
 For each fleet OUT/NAMESPACE/NAME/ is written:
@@ -155,6 +170,47 @@ pub struct LocalArguments {
     /// A live view (tty) or one line for each thing that happens (plain)
     #[arg(long, value_enum, default_value_t = View::Auto)]
     pub output: View,
+}
+
+/// What the operator is started with.
+#[derive(Debug, Args)]
+pub struct OperatorArguments {
+    /// The operator's own namespace
+    #[arg(long, value_name = "NAME")]
+    pub namespace: String,
+    /// The name of the operator's pod
+    #[arg(long, value_name = "NAME")]
+    pub pod_name: String,
+    /// The operator's own image: agents are copied out of it
+    #[arg(long, value_name = "IMAGE")]
+    pub image: String,
+    /// The image of HAProxy for a release line, such as 3.4=haproxy:3.4; once for each line
+    #[arg(long, value_name = "LINE=IMAGE", value_parser = line_and_image, required = true)]
+    pub haproxy_image: Vec<(String, String)>,
+    /// Read this namespace only; may be given more than once
+    ///
+    /// [default: all namespaces]
+    #[arg(long, value_name = "NAME")]
+    pub watch_namespace: Vec<String>,
+    /// Where agents connect to
+    #[arg(long, value_name = "IP:PORT", default_value = "[::]:9443")]
+    pub delivery: SocketAddr,
+    /// Serve /healthz, /readyz, /metrics, /status and /log-level there
+    #[arg(long, value_name = "IP:PORT", default_value = "[::]:8080")]
+    pub admin: SocketAddr,
+}
+
+/// Reads `3.4=IMAGE`.
+fn line_and_image(text: &str) -> Result<(String, String), String> {
+    let (line, image) = text.split_once('=').ok_or("write LINE=IMAGE, such as 3.4=haproxy:3.4")?;
+    if !crate::api::HaproxyLine::ALL.iter().any(|known| known.as_str() == line) {
+        let known: Vec<&str> = crate::api::HaproxyLine::ALL.iter().map(|line| line.as_str()).collect();
+        return Err(format!("{line:?} is no release line that is known: use one of {}", known.join(", ")));
+    }
+    if image.is_empty() {
+        return Err(format!("name the image of HAProxy {line}"));
+    }
+    Ok((line.to_owned(), image.to_owned()))
 }
 
 /// How `local` shows what goes on.

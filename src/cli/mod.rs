@@ -8,12 +8,13 @@ pub mod evaluate;
 mod exec;
 mod lint;
 mod local;
+mod operator;
 mod output;
 mod placeholder;
 mod render;
 pub mod report;
 
-pub use arguments::{Arguments, Command, DiffArguments, LintArguments, LocalArguments, RenderArguments};
+pub use arguments::{Arguments, Command, DiffArguments, LintArguments, LocalArguments, OperatorArguments, RenderArguments};
 pub use evaluate::{Comparison, Evaluation, FleetFiles, OutputFile};
 pub use output::Output;
 
@@ -80,6 +81,7 @@ fn run(command: Command, out: &mut Output, err: &mut Output) -> Result<Exit, Err
         Command::Lint(arguments) => lint::run(&arguments, out),
         Command::Diff(arguments) => diff::run(&arguments, out),
         Command::Agent(arguments) => agent::run(arguments, out),
+        Command::Operator(arguments) => operator::run(arguments),
         Command::Crds => crds::run(out),
         Command::Version => {
             out.line(concat!("haproxy-fleet ", env!("CARGO_PKG_VERSION")))?;

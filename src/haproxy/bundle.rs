@@ -165,6 +165,23 @@ impl Resource {
         Self { key, content, sources, hash }
     }
 
+    /// About how many bytes it takes in a file.
+    pub fn bytes(&self) -> usize {
+        match &self.content {
+            Content::Section(text) => text.len(),
+            Content::Backend(head) => head.text.len(),
+            Content::Servers(servers) => {
+                servers.iter().map(|server| 64 + server.name.len() + server.guid.len() + server.keywords.len()).sum()
+            }
+            Content::MapEntries(entries) => entries.iter().map(|entry| 2 + entry.key.len() + entry.value.len()).sum(),
+            Content::Certificate(bytes) | Content::File(bytes) => bytes.expose().len(),
+            Content::CertificateList(entries) => {
+                let names = |entry: &ListEntry| entry.names.iter().map(|name| 1 + name.len()).sum::<usize>();
+                entries.iter().map(|entry| 1 + entry.file.len() + names(entry)).sum()
+            }
+        }
+    }
+
     /// First 128 bits of the BLAKE3 of key and content.
     pub fn hash(&self) -> u128 {
         self.hash
@@ -239,6 +256,17 @@ pub struct Change {
     pub before: Option<Arc<Resource>>,
     /// What it is now; `None` if it is gone.
     pub after: Option<Arc<Resource>>,
+}
+
+impl Change {
+    /// Whether it is one of those that people see and can go back to: sections, backends, routing maps.
+    pub fn is_revision(&self) -> bool {
+        match &self.key {
+            ResourceKey::Section(_) | ResourceKey::Backend(_) => true,
+            ResourceKey::MapEntries { map, .. } => !map.starts_with("maps/values"),
+            _ => false,
+        }
+    }
 }
 
 /// A set of resources with its digest.

@@ -1,4 +1,16 @@
 //! The operator in a cluster: wiring of watches, pipeline, delivery, controllers and status.
+//!
+//! Every replica watches, translates and serves agents. One leads: it alone numbers generations, releases reloads, keeps
+//! the objects of fleets and writes statuses. All its writes pass the [`fence`].
 
+mod authority;
 pub mod fence;
+mod leading;
 pub mod lease;
+mod numbers;
+mod run;
+mod settings;
+mod stage;
+
+pub use run::{OperatorError, run};
+pub use settings::{AGENTS_SERVICE, AUTHORITY_SECRET, LEASE, Settings};

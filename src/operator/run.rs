@@ -59,6 +59,17 @@ pub enum OperatorError {
     },
 }
 
+impl OperatorError {
+    /// What to do about it; may be empty.
+    pub fn help(&self) -> String {
+        match self {
+            Self::Client(_) => "run it in a pod with a service account, or set KUBECONFIG".to_owned(),
+            Self::Listen { .. } => "choose another port by --delivery or --admin".to_owned(),
+            Self::Ended { .. } => String::new(),
+        }
+    }
+}
+
 /// The parts that run beside each other. When one ends, all do: a half operator is worse than a restart.
 #[derive(Default)]
 struct Parts(JoinSet<(&'static str, Result<(), String>)>);

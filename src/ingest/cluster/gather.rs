@@ -2,7 +2,7 @@
 
 use super::Namespaces;
 use super::source::{Resource, Source};
-use super::watch::News;
+use super::watch::{Found, News};
 use crate::ingest::Delta;
 use crate::ingest::object::Read;
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
@@ -81,6 +81,7 @@ pub(super) struct Gather {
     findings_changed: bool,
     set: BTreeMap<ObjectRef, Object>,
     removed: BTreeSet<ObjectRef>,
+    addresses: BTreeMap<ObjectRef, Box<[Box<str>]>>,
 }
 
 impl Gather {
@@ -96,6 +97,7 @@ impl Gather {
             findings_changed: true,
             set: BTreeMap::new(),
             removed: BTreeSet::new(),
+            addresses: BTreeMap::new(),
         }
     }
 
@@ -140,7 +142,11 @@ impl Gather {
                     self.forget(source, object);
                 }
             }
-            News::Found(read) => {
+            News::Found(found) => {
+                let Found { read, addresses } = *found;
+                if source.resource == Resource::Ingresses {
+                    self.addresses.insert(read.reference.clone(), addresses);
+                }
                 if let Some(listing) = &mut told.listing {
                     listing.insert(read.reference.clone());
                 } else {
@@ -149,7 +155,7 @@ impl Gather {
                 if told.known.insert(read.reference.clone()) {
                     self.count(&read.reference, Near::add);
                 }
-                self.take(source.resource, *read);
+                self.take(source.resource, read);
             }
             News::Gone(object) => {
                 told.condition = Condition::Listed;
@@ -227,6 +233,7 @@ impl Gather {
             }
         }
         self.set.remove(object);
+        self.addresses.remove(object);
         self.removed.insert(object.clone());
     }
 
@@ -251,9 +258,14 @@ impl Gather {
         }
     }
 
+    /// What the status of Ingresses says that were heard of since it was last taken.
+    pub(super) fn addresses(&mut self) -> Vec<(ObjectRef, Box<[Box<str>]>)> {
+        std::mem::take(&mut self.addresses).into_iter().collect()
+    }
+
     /// Whether there is something to tell.
     pub(super) fn has_news(&self) -> bool {
-        self.findings_changed || !self.set.is_empty() || !self.removed.is_empty()
+        self.findings_changed || !self.addresses.is_empty() || !self.set.is_empty() || !self.removed.is_empty()
     }
 
     /// All findings, in order, if they differ from those that were last taken.

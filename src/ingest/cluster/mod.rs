@@ -13,7 +13,7 @@ mod source;
 mod watch;
 
 use super::Delta;
-use crate::report::Diagnostic;
+use crate::report::{Diagnostic, ObjectRef};
 use gather::{Follow, Gather};
 use kube::Client;
 use source::Source;
@@ -60,6 +60,8 @@ impl Default for Settings {
 pub struct Batch {
     /// Objects. The first batch holds the whole world.
     pub delta: Delta,
+    /// Where the status of Ingresses says that clients connect to, for those that were heard of.
+    pub addresses: Vec<(ObjectRef, Box<[Box<str>]>)>,
     /// All that is wrong with objects and with reading them; `None` if that is the same as before.
     pub findings: Option<Vec<Diagnostic>>,
 }
@@ -107,7 +109,7 @@ async fn run(client: Client, settings: Settings, batches: mpsc::Sender<Batch>) {
             permit = ready(&batches, due), if due.is_some() && gather.is_whole() => {
                 let Ok(permit) = permit else { return };
                 held = None;
-                permit.send(Batch { delta: gather.delta(), findings: gather.findings() });
+                permit.send(Batch { delta: gather.delta(), addresses: gather.addresses(), findings: gather.findings() });
             }
             ended = watches.tasks.join_next() => {
                 if let Some(Err(error)) = ended.filter(|ended| ended.as_ref().is_err_and(|error| !error.is_cancelled())) {

@@ -6,6 +6,7 @@ use crate::report::{Kind, ObjectRef};
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event, InitialListStrategy, watcher};
 use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -29,7 +30,7 @@ pub(super) enum News {
     /// What is not among what was found since [`News::Listing`] is gone.
     Listed,
     /// An object is there.
-    Found(Box<Read>),
+    Found(Box<Found>),
     /// An object is gone.
     Gone(ObjectRef),
     /// The cluster has no such kind.
@@ -38,6 +39,15 @@ pub(super) enum News {
     Forbidden(String),
     /// It did not work, and is tried again.
     Failed(String),
+}
+
+/// An object that is there.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// What it is.
+    pub(super) read: Read,
+    /// Where its status says that clients connect to: that of an Ingress, nothing for others.
+    pub(super) addresses: Box<[Box<str>]>,
 }
 
 /// Why a watch does not go on.
@@ -103,7 +113,7 @@ impl Watch {
         match event {
             Event::Init => News::Listing,
             Event::InitDone => News::Listed,
-            Event::Apply(raw) | Event::InitApply(raw) => News::Found(Box::new(read(self.source.resource, &raw))),
+            Event::Apply(raw) | Event::InitApply(raw) => News::Found(Box::new(found(self.source.resource, &raw.value))),
             Event::Delete(raw) => News::Gone(reference(self.source.resource, &raw)),
         }
     }
@@ -157,9 +167,14 @@ impl Watch {
     }
 }
 
-fn read(resource: Resource, raw: &Raw) -> Read {
+/// What the object `value` of this kind is.
+pub(super) fn found(resource: Resource, value: &Value) -> Found {
     let (api_version, kind, _) = resource.names();
-    object::read(&json::object(&raw.value, api_version, kind), OBJECT_BYTES)
+    let read = object::read(&json::object(value, api_version, kind), OBJECT_BYTES);
+    let points = value.pointer("/status/loadBalancer/ingress").filter(|_| resource == Resource::Ingresses);
+    let text = |point: &Value| point.get("ip").or_else(|| point.get("hostname"))?.as_str().map(Box::from);
+    let addresses = points.and_then(Value::as_array).into_iter().flatten().filter_map(text).collect();
+    Found { read, addresses }
 }
 
 fn reference(resource: Resource, raw: &Raw) -> ObjectRef {

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::api::backend::BackendGroup::{HaproxyFleet, HaproxyOrg};
-use crate::ingest::object::{json, read};
+use crate::ingest::cluster::watch::found;
 use serde_json::{Value, json};
 
 fn everywhere(resource: Resource) -> Source {
@@ -18,8 +18,7 @@ fn within(resource: Resource, namespace: &str) -> Source {
 fn object(resource: Resource, namespace: &str, name: &str, rest: &Value) -> News {
     let mut value = json!({"metadata": {"name": name, "namespace": namespace}});
     value.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
-    let (api_version, kind, _) = resource.names();
-    News::Found(Box::new(read(&json::object(&value, api_version, kind), 1 << 20)))
+    News::Found(Box::new(found(resource, &value)))
 }
 
 fn ingress(namespace: &str, name: &str) -> News {
@@ -186,4 +185,21 @@ fn only_the_named_namespaces_are_read() {
     let scoped: Vec<&Source> = sources.iter().filter(|source| source.namespace.is_none()).collect();
     assert_eq!(scoped, [&everywhere(Resource::IngressClasses), &everywhere(Resource::Namespaces)]);
     assert!(sources.contains(&within(Resource::Secrets, "b")));
+}
+
+#[test]
+fn what_the_status_of_an_ingress_says_is_passed_on_beside_the_world() {
+    let mut gather = whole();
+    let source = everywhere(Resource::Ingresses);
+    gather.hear(&source, ingress("shop", "web"));
+    gather.delta();
+    gather.addresses();
+    let status = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}, {"hostname": "lb.example.org"}]}});
+    gather.hear(&source, object(Resource::Ingresses, "shop", "web", &json!({"spec": {"ingressClassName": "edge"}, "status": status})));
+    assert!(gather.has_news());
+    let addresses = gather.addresses();
+    assert_eq!(
+        addresses.iter().map(|(object, points)| (object.to_string(), points.join(" "))).collect::<Vec<_>>(),
+        [("Ingress shop/web".to_owned(), "192.0.2.1 lb.example.org".to_owned())]
+    );
 }
