@@ -8,6 +8,7 @@ pub mod fence;
 mod leading;
 pub mod lease;
 mod numbers;
+pub mod rbac;
 mod run;
 mod settings;
 mod stage;

@@ -8,12 +8,17 @@ use std::path::Path;
 use std::process::Command;
 
 fn check(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    check_file(&format!("docs/{name}"), text);
+}
+
+/// Holds the file `name` of the repository to `text`.
+fn check_file(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
     let known = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(known == text, "docs/{name} does not say what the code does; `BLESS=1 cargo test --test it docs` rewrites it");
+    assert!(known == text, "{name} does not say what the code does; `BLESS=1 cargo test --test it docs` rewrites it");
 }
 
 #[test]
@@ -200,4 +205,14 @@ fn the_page_on_reviews_shows_what_lint_and_diff_say_of_mistakes_and_changes() {
         transcript(home.path(), "diff examples changed"),
     );
     check("reviews.md", &text);
+}
+
+#[test]
+fn the_roles_in_config_are_those_of_the_table() {
+    let mut text = String::from("# Printed from the table in src/operator/rbac.rs; `BLESS=1 cargo test --test it docs` rewrites it.\n");
+    for role in haproxy_fleet::operator::rbac::roles() {
+        text.push_str("---\n");
+        text.push_str(&serde_saphyr::to_string(&role).unwrap());
+    }
+    check_file("config/rbac/roles.yaml", &text);
 }
