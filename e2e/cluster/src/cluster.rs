@@ -94,6 +94,12 @@ impl Cluster {
         Ok(command)
     }
 
+    /// Whether this process is in the cluster's network already.
+    pub fn is_inside(&self) -> bool {
+        let network = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+        self.host().holder().is_some_and(|holder| network(&holder.to_string()) == network("self"))
+    }
+
     /// kubectl, as the administrator.
     pub fn kubectl(&self) -> Result<Command, ClusterError> {
         self.enter_command(self.layout.program("kubectl"))

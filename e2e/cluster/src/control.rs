@@ -69,10 +69,9 @@ pub(crate) fn make_host(machine: &Machine) -> Result<(), ClusterError> {
         format!("ip addr add {}/24 dev br0", HOST_ADDRESS.v4),
         format!("ip addr add {}/64 dev br0 nodad", HOST_ADDRESS.v6),
     ];
-    lines.extend(
-        CLIENTS
-            .flat_map(|last| [format!("ip addr add 10.89.0.{last}/24 dev br0"), format!("ip addr add fd00:89::{last}/64 dev br0 nodad")]),
-    );
+    lines.extend(CLIENTS.flat_map(|last| {
+        [format!("ip addr add 10.89.0.{last}/24 dev br0"), format!("ip addr add fd00:89::{last}/64 dev br0 nodad preferred_lft 0")]
+    }));
     lines.extend([
         "ip link set br0 up".to_owned(),
         "echo 1 >/proc/sys/net/ipv4/ip_forward".to_owned(),

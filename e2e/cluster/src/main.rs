@@ -179,7 +179,8 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
             writeln!(std::io::stdout(), "{}", server.kubeconfig().display())?;
         }
         Verb::ApiServer { action: ApiServerAction::Down, directory } => ApiServer::new(&directory)?.down()?,
-        Verb::Prove => fleet_cluster::prove(&cluster, stopwatch())?,
+        Verb::Prove if cluster.is_inside() => fleet_cluster::prove(&cluster, stopwatch())?,
+        Verb::Prove => return Err(cluster.enter_command(std::env::current_exe()?)?.arg("prove").exec().into()),
         Verb::Balancer { kubeconfig } => {
             tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(fleet_cluster::balance(&kubeconfig))?;
         }

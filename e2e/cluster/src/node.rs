@@ -157,6 +157,8 @@ impl NodeHandle {
         lines.extend([
             "echo 1 >/proc/sys/net/ipv4/ip_forward".to_owned(),
             "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding".to_owned(),
+            // a pod's gateway answers at once, as its address is checked for no double
+            "echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad".to_owned(),
             "ip link set lo up".to_owned(),
             format!("ip addr add {}/24 dev eth0", own.v4),
             format!("ip addr add {}/64 dev eth0 nodad", own.v6),
@@ -258,6 +260,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"] # it makes /opt/containerd
         json!({
             "cniVersion": "1.0.0", "name": "cluster",
             "plugins": [
+                { "type": "nodad" },
                 { "type": "ptp", "mtu": 1500, "ipam": { "type": "host-local", "ranges": ranges, "routes": routes } },
                 { "type": "portmap", "backend": "nftables", "capabilities": { "portMappings": true } },
             ],

@@ -65,7 +65,7 @@ pub(crate) fn build(layout: &Layout, progress: &impl Fn(&str)) -> Result<(), Clu
         progress(module.name);
         compile(layout, module)?;
     }
-    Ok(())
+    install_plugin(layout)
 }
 
 fn install_packages() -> Result<(), ClusterError> {
@@ -93,6 +93,12 @@ pub(crate) fn install_itself(layout: &Layout) -> Result<(), ClusterError> {
     fs::create_dir_all(layout.bin()).map_err(ClusterError::file(layout.bin()))?;
     fs::copy(&own, &new).map_err(ClusterError::file(&new))?;
     fs::rename(&new, &installed).map_err(ClusterError::file(installed)) // one that runs keeps its file
+}
+
+/// Puts our own CNI plugin, a script, beside those that are built.
+fn install_plugin(layout: &Layout) -> Result<(), ClusterError> {
+    let plugin = layout.program("cni/nodad");
+    fs::copy(source("cni").join("nodad"), &plugin).map_err(ClusterError::file(plugin)).map(drop)
 }
 
 fn compile(layout: &Layout, module: &Module) -> Result<(), ClusterError> {
