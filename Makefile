@@ -11,8 +11,13 @@ BENCH ?=
 # what `make run` serves, and where its state can be read
 DIR ?= examples
 ADMIN ?= 127.0.0.1:9901
+# how the operator's image is built: `make image PROFILE=dev` is quick to build and slow to run
+PROFILE ?= release
+IMAGE ?= haproxy-fleet.dev/haproxy-fleet
+VERSION = $(shell $(CARGO) pkgid --package haproxy-fleet | sed -E 's/.*[\#@]//')
+TRIPLE = $(shell rustc --version --verbose | sed -n 's/^host: //p')
 
-.PHONY: help run test lint deny doc bench fuzz
+.PHONY: help run test lint deny doc bench fuzz image image-root cluster-up cluster-down
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -56,3 +61,27 @@ bench: ## Measure the figures (BENCH=name: one of them; ROUTES=100: one size)
 
 fuzz: ## Ten million cases of the test that no input adds a directive
 	PROPTEST_CASES=10000000 $(CARGO) test --release --lib --test it -- --nocapture injection
+
+image: image-root ## Pack the operator's image, target/image/haproxy-fleet.tar (PROFILE=dev: without optimising)
+	$(CARGO) run --quiet --package fleet-image -- --tag $(IMAGE):$(VERSION) --user 65532 --entrypoint /haproxy-fleet \
+		target/image/root target/image/haproxy-fleet.tar
+	@echo "$(IMAGE):$(VERSION) is in target/image/haproxy-fleet.tar"
+
+# All that the image holds: the program, linked statically, so that it runs in HAProxy's image as well as in its own. The
+# explicit --target keeps the flag from build scripts.
+image-root:
+	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --profile $(PROFILE) --target $(TRIPLE) --bin haproxy-fleet
+	rm -rf target/image/root
+	mkdir -p target/image/root
+	@program=$${CARGO_TARGET_DIR:-target}/$(TRIPLE)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/haproxy-fleet; \
+	if readelf --dynamic "$$program" | grep -q NEEDED; then echo "$$program is not static" >&2; exit 1; fi; \
+	strip --strip-debug -o target/image/root/haproxy-fleet "$$program"
+
+cluster-up: ## Build and start a Kubernetes cluster of real parts on this machine (as root; see docs/testing.md)
+	$(CARGO) build --package fleet-cluster
+	$${CARGO_TARGET_DIR:-target}/debug/fleet-cluster build
+	$${CARGO_TARGET_DIR:-target}/debug/fleet-cluster up
+
+cluster-down: ## Stop the cluster and remove all that it left
+	$(CARGO) build --package fleet-cluster
+	$${CARGO_TARGET_DIR:-target}/debug/fleet-cluster down
