@@ -3,7 +3,7 @@
 //! Process ids mean nothing here (it lives in another namespace, where the master is always 1), so nothing is ever
 //! signalled. A master that was just started says that it made no reload, and it binds its socket anew, which gives
 //! the file another number: together these tell a restart from a reload, whoever asked for it. A start that fails
-//! leaves a socket behind that nobody listens to; two of them in a row are what a configuration is given up for.
+//! leaves a socket behind that nobody listens to.
 
 use super::runtime::{Master, Processes, Session};
 use std::collections::BTreeSet;
@@ -18,8 +18,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const IN_VAIN: u32 = 3;
 /// A worker that does not answer within this is still loading.
 const WORKER: Duration = Duration::from_millis(500);
-/// Starts that fail until the configuration is given up.
-const STARTS: usize = 2;
 
 /// Names one binding of a master socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +47,7 @@ pub(crate) enum Sighting {
     Came(Session, u32),
     /// It is not there any more, or another one is.
     Went(&'static str),
-    /// It was started twice, in vain.
+    /// It was started in vain.
     Failed,
 }
 
@@ -61,13 +59,12 @@ pub(crate) struct Attached {
     up: Option<(SocketId, u32)>,
     /// Bindings that nobody listens to any more: of those that served, and of starts that failed.
     dead: BTreeSet<SocketId>,
-    failed: usize,
     vain: u32,
 }
 
 impl Attached {
     pub(crate) fn new(master: Master) -> Self {
-        Self { master, up: None, dead: BTreeSet::new(), failed: 0, vain: 0 }
+        Self { master, up: None, dead: BTreeSet::new(), vain: 0 }
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -121,7 +118,6 @@ impl Attached {
     fn went(&mut self, known: SocketId) {
         self.up = None;
         self.vain = 0;
-        self.failed = 0;
         self.dead = BTreeSet::from([known]);
     }
 
@@ -144,11 +140,6 @@ impl Attached {
         }
         self.vain = 0;
         self.dead.insert(seen);
-        self.failed += 1;
-        if self.failed < STARTS {
-            return None;
-        }
-        self.failed = 0;
         Some(Sighting::Failed)
     }
 

@@ -32,7 +32,7 @@ pub(crate) enum Event {
     Died(String),
     /// One of somebody else is there, and this worker serves.
     Came(Session, u32),
-    /// One of somebody else does not start with the present configuration.
+    /// One of somebody else did not start.
     Failed,
 }
 

@@ -65,6 +65,8 @@ pub struct Status {
     pub refused: Vec<Refusal>,
     /// How often HAProxy died and was started again.
     pub restarts: u64,
+    /// How often in a row somebody else started it in vain.
+    pub failed_starts: u64,
 }
 
 impl Status {
@@ -87,6 +89,7 @@ impl Status {
             drift_repairs: 0,
             refused: Vec::new(),
             restarts: 0,
+            failed_starts: 0,
         }
     }
 

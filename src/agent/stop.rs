@@ -109,9 +109,9 @@ pub enum Stopped {
 /// Stops the master `pid`, process 1 in its container, whose socket is in `directory`. A second call waits for the
 /// end of the first and changes nothing.
 pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopError> {
-    let found = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    if found.trim_end() != "haproxy" {
-        return Err(StopError::NotHaproxy { pid, found: found.trim_end().to_owned() });
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if !is_haproxy(&words) {
+        return Err(StopError::NotHaproxy { pid, found: String::from_utf8_lossy(&words).replace('\0', " ").trim_end().to_owned() });
     }
     let master = Pid::from_raw(pid).ok_or_else(|| StopError::Signal { pid, source: io::ErrorKind::InvalidInput.into() })?;
     let first = mark(directory);
@@ -130,6 +130,11 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
     send(master, Signal::TERM)?;
     wait(master, Instant::now() + Duration::from_secs(5));
     Ok(Stopped::Cut)
+}
+
+/// Whether a process with this command line is HAProxy, be it behind a program that only passes signals on.
+fn is_haproxy(words: &[u8]) -> bool {
+    words.split(|byte| *byte == 0).any(|word| word.rsplit(|byte| *byte == b'/').next() == Some(b"haproxy"))
 }
 
 fn send(master: Pid, signal: Signal) -> Result<(), StopError> {
@@ -185,4 +190,54 @@ fn began(directory: &Path) -> Instant {
 /// The master socket in `directory`.
 pub fn master_socket(directory: &Path) -> PathBuf {
     directory.join(MASTER_SOCKET)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn haproxy_is_known_by_its_command_line() {
+        assert!(is_haproxy(b"haproxy\0-W\0"));
+        assert!(is_haproxy(b"/lib/ld.so\0--library-path\0/lib\0/usr/sbin/haproxy\0-W\0"));
+        for other in [&b"haproxy-fleet\0agent\0"[..], b"sleep\x00600\0", b"", b"/pause\0"] {
+            assert!(!is_haproxy(other));
+        }
+    }
+
+    #[test]
+    fn nothing_but_haproxy_is_stopped() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let times = Times { deregistration: Duration::ZERO, timeout: Duration::ZERO };
+        let error = stop(directory.path(), own, times).unwrap_err().to_string();
+        assert!(error.contains("not haproxy"), "{error}");
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn times_are_read_as_they_were_written() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(Times::read(directory.path()), None);
+        let times = Times { deregistration: Duration::from_secs(45), timeout: Duration::from_millis(1500) };
+        times.write(directory.path()).unwrap();
+        assert_eq!(Times::read(directory.path()), Some(times));
+    }
+
+    #[test]
+    fn a_pod_that_stops_gets_no_permit_until_another_master_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = master_socket(directory.path());
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let permit = Permit::for_reload(&socket).unwrap();
+        assert!(Permit::for_reload(&socket).is_err(), "two at a time");
+        drop(permit);
+        assert!(mark(directory.path()));
+        assert!(!mark(directory.path()), "a second call is told from the first");
+        assert_eq!(Permit::for_reload(&socket).unwrap_err(), "the pod stops");
+        fs::remove_file(&socket).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert!(Permit::for_reload(&socket).is_ok());
+    }
 }

@@ -21,6 +21,8 @@ use tokio::time::Instant;
 
 /// A worker has this long to load its configuration.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Starts in a row that fail until a configuration is given up.
+const FAILED_STARTS: u64 = 2;
 
 pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Applier, watch::Receiver<Status>), StartError> {
     let version =
@@ -236,11 +238,15 @@ impl Applier {
             Event::Came(session, worker) => {
                 tracing::info!(worker, base = ?self.base, "HAProxy is there");
                 (self.session, self.worker) = (Some(session), worker);
+                self.status.send_modify(|status| status.failed_starts = 0);
                 self.take_over().await;
             }
             Event::Failed => {
-                tracing::error!("HAProxy does not start with its last good configuration");
-                self.give_up();
+                tracing::error!(base = ?self.base, "HAProxy does not start");
+                self.status.send_modify(|status| status.failed_starts += 1);
+                if self.status.borrow().failed_starts == FAILED_STARTS {
+                    self.give_up();
+                }
             }
         }
     }
@@ -294,7 +300,7 @@ impl Applier {
         let mut pause = Duration::from_millis(50);
         let mut failures = 0;
         while !self.inbox.is_stopping() {
-            if failures == 2 {
+            if failures == FAILED_STARTS {
                 self.start_over();
             }
             self.write();

@@ -129,14 +129,15 @@ mod tests {
             let now = seconds(12);
             let before = if before == 0 { Choice::Nobody } else { Choice::Standby(address(before)) };
             let choice = choose(&replicas, highest, seconds(led), now, before);
-            let fine = |r: &Replica| r.complete && r.term == highest && now - r.heard < PATIENCE;
+            let since = |then: Duration| now.saturating_sub(then);
+            let fine = |r: &Replica| r.complete && r.term == highest && since(r.heard) < PATIENCE;
             match choice {
                 Choice::Leader(leader) => prop_assert!(fine(&replicas[&leader]) && replicas[&leader].leads),
                 Choice::Standby(standby) => {
-                    prop_assert!(fine(&replicas[&standby]) && now - seconds(led) >= PATIENCE);
+                    prop_assert!(fine(&replicas[&standby]) && since(seconds(led)) >= PATIENCE);
                     prop_assert!(!replicas.values().any(|r| fine(r) && r.leads));
                 }
-                Choice::Nobody => prop_assert!(!replicas.values().any(|r| fine(r) && (r.leads || now - seconds(led) >= PATIENCE))),
+                Choice::Nobody => prop_assert!(!replicas.values().any(|r| fine(r) && (r.leads || since(seconds(led)) >= PATIENCE))),
             }
             // a choice that still holds is kept
             prop_assert_eq!(choose(&replicas, highest, seconds(led), now, choice), choice);

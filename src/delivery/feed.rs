@@ -77,6 +77,8 @@ pub struct AgentState {
     pub drift_repairs: u64,
     /// How often HAProxy was started again.
     pub restarts: u64,
+    /// How often in a row it was started in vain.
+    pub failed_starts: u64,
 }
 
 /// What agents said last, by fleet and pod. Only those that are connected.

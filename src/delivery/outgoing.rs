@@ -85,6 +85,7 @@ fn report(status: &Status, known: u64) -> proto::Report {
         runtime_commands: status.runtime_commands,
         drift_repairs: status.drift_repairs,
         restarts: status.restarts,
+        failed_starts: status.failed_starts,
     }
 }
 

@@ -389,6 +389,7 @@ fn decode_report(report: proto::Report) -> Result<AgentState, Malformed> {
         runtime_commands: report.runtime_commands,
         drift_repairs: report.drift_repairs,
         restarts: report.restarts,
+        failed_starts: report.failed_starts,
     })
 }
 

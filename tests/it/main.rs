@@ -19,6 +19,7 @@ mod injection_objects;
 mod killed;
 mod lease;
 mod models;
+mod pod;
 mod policies;
 mod relay;
 mod render;
