@@ -38,7 +38,6 @@ impl ApiServer {
         if !needed.exists() {
             return Err(ClusterError::NotBuilt { path: needed });
         }
-        let _lock = self.layout.lock()?;
         if self.pids().len() < 2 {
             self.stop()?;
             self.start()?;
@@ -53,10 +52,19 @@ impl ApiServer {
         until("the API server", READY, &self.layout.log(), ready)
     }
 
+    /// Brings it up for as long as the guard lives: a test that panics leaves nothing running.
+    pub fn guarded(self) -> Result<ApiServerGuard, ClusterError> {
+        let guard = ApiServerGuard(self);
+        guard.0.up()?;
+        Ok(guard)
+    }
+
     /// Stops it and removes what it left. Fine at any time.
     pub fn down(&self) -> Result<(), ClusterError> {
-        let _lock = self.layout.lock()?;
-        self.stop()
+        self.stop()?;
+        // what others have put into the directory stays, and so does it then
+        let _ = fs::remove_dir(self.layout.state());
+        Ok(())
     }
 
     /// The kubeconfig of the administrator.
@@ -134,6 +142,25 @@ impl ApiServer {
         let program = words.first().map(String::as_str);
         let is = |name: &str| program == self.layout.program(name).to_str();
         (is("etcd") && words.contains(&etcd)) || (is("kube-apiserver") && words.contains(&api_server))
+    }
+}
+
+/// An API server that goes down with this value.
+#[derive(Debug)]
+pub struct ApiServerGuard(ApiServer);
+
+impl std::ops::Deref for ApiServerGuard {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.0
+    }
+}
+
+impl Drop for ApiServerGuard {
+    fn drop(&mut self) {
+        // there is nobody to tell, and `down` may be called again
+        let _ = self.0.down();
     }
 }
 

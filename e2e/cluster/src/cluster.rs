@@ -77,6 +77,9 @@ impl Cluster {
 
     /// Stops all of it, and removes all that it left but what `build` made. Fine at any time.
     pub fn down(&self) -> Result<(), ClusterError> {
+        if !self.layout.bin().exists() {
+            return Ok(()); // without programs there never was one
+        }
         let _lock = self.layout.lock()?;
         self.remove()
     }

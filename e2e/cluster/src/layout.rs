@@ -2,7 +2,7 @@
 
 use crate::error::ClusterError;
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The directories of a cluster: what is built is shared by all clusters of a user, the state is one cluster's own.
@@ -85,21 +85,22 @@ impl Layout {
 
     /// The parent of all cgroups of the cluster, as a path within each hierarchy.
     pub fn cgroup(&self) -> String {
-        let hash = Sha256::digest(self.state.as_os_str().as_encoded_bytes());
-        format!("/fleet-cluster-{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
+        format!("/fleet-cluster-{}", self.short_name())
     }
 
     /// Keeps others from bringing this cluster up or down until the file is closed.
     pub(crate) fn lock(&self) -> Result<File, ClusterError> {
-        let mut path = self.state.clone().into_os_string();
-        path.push(".lock");
-        let path = PathBuf::from(path);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(ClusterError::file(parent))?;
-        }
+        // not in the state, which is removed while the lock is held
+        let path = self.built.join(format!("{}.lock", self.short_name()));
         let file = File::create(&path).map_err(ClusterError::file(&path))?;
         file.lock().map_err(ClusterError::file(&path))?;
         Ok(file)
+    }
+
+    /// Tells this cluster from others, where a path would be too long.
+    fn short_name(&self) -> String {
+        let hash = Sha256::digest(self.state.as_os_str().as_encoded_bytes());
+        format!("{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
     }
 
     /// Refuses to go on without what `build` makes.

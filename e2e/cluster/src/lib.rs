@@ -30,7 +30,7 @@ mod node;
 mod programs;
 mod prove;
 
-pub use api_server::ApiServer;
+pub use api_server::{ApiServer, ApiServerGuard};
 pub use balancer::run as balance;
 pub use cluster::{Cluster, Zone};
 pub use control::{CONTROL_DAEMONS, Control};
