@@ -8,6 +8,7 @@ use crate::write::{Deletion, Write, finalizers};
 use serde_json::{Value, json};
 
 const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
 
 /// Collects until nothing changes. Says whether anything did.
 pub(crate) fn collect(world: &mut World) -> bool {
@@ -30,13 +31,20 @@ fn one(world: &mut World, key: &Key) {
     if is_foreground(&object) {
         return foreground(world, &kind, key, &object);
     }
+    if !object["metadata"]["deletionTimestamp"].is_null() && finalizers(&object).iter().any(|name| name == ORPHAN) {
+        return orphan(world, &kind, key, &object);
+    }
     let owners: Vec<&Value> = owners(&object).collect();
     if owners.is_empty() || !object["metadata"]["deletionTimestamp"].is_null() {
         return;
     }
     let found: Vec<Option<Value>> = owners.iter().map(|reference| owner(world, key, reference)).collect();
-    let solid = found.iter().flatten().any(|owner| !is_foreground(owner));
-    if solid {
+    if found.iter().flatten().any(|owner| !is_foreground(owner)) {
+        if found.iter().any(Option::is_none) {
+            let left: Vec<&Value> =
+                owners.iter().zip(&found).filter(|(_, owner)| owner.is_some()).map(|(reference, _)| *reference).collect();
+            disown(world, kind, key, &json!(left));
+        }
         return;
     }
     // an owner that is deleted in the foreground takes what it blocks on in the foreground as well
@@ -50,8 +58,39 @@ fn foreground(world: &mut World, kind: &Kind, key: &Key, object: &Value) {
     if world.objects.values().any(blocks) {
         return;
     }
+    release(world, kind, key, object, FOREGROUND);
+}
+
+/// Takes the owner out of everything that it owns.
+fn orphan(world: &mut World, kind: &Kind, key: &Key, object: &Value) {
+    let uid = object["metadata"]["uid"].clone();
+    let owned: Vec<(Key, Value)> = world
+        .objects
+        .iter()
+        .filter(|(_, other)| owners(other).any(|reference| reference["uid"] == uid))
+        .map(|(key, other)| (key.clone(), other.clone()))
+        .collect();
+    for (key, other) in owned {
+        let Some(kind) = kind_of(world, &other) else { continue };
+        let left: Vec<&Value> = owners(&other).filter(|reference| reference["uid"] != uid).collect();
+        let left = if left.is_empty() { Value::Null } else { json!(left) };
+        disown(world, kind, &key, &left);
+    }
+    release(world, kind, key, object, ORPHAN);
+}
+
+fn disown(world: &mut World, kind: Kind, key: &Key, left: &Value) {
+    // a conflict is looked at again in the next round
+    let _ = writer(kind, key).patch(world, |object| {
+        object["metadata"]["ownerReferences"] = left.clone();
+        Ok(())
+    });
+}
+
+fn release(world: &mut World, kind: &Kind, key: &Key, object: &Value, finalizer: &str) {
     let mut left = finalizers(object);
-    left.retain(|name| name != FOREGROUND);
+    left.retain(|name| name != finalizer);
+    // a conflict is looked at again in the next round
     let _ = writer(kind.clone(), key).patch(world, |object| {
         object["metadata"]["finalizers"] = json!(left);
         Ok(())

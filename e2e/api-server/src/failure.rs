@@ -48,8 +48,11 @@ impl Failure {
     pub(crate) fn to_json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code,
+            "message": self.message, "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = json!(self.reason);
+        }
         if !self.causes.is_empty() {
             status["details"] = json!({ "causes": self.causes });
         }

@@ -38,6 +38,16 @@ impl Fields {
         Self { here: self.here && !other.here, below: not_empty(below) }
     }
 
+    /// With every field that has something below it.
+    pub(crate) fn with_parents(&self) -> Self {
+        let below = self.below.iter().map(|(element, fields)| {
+            let mut fields = fields.with_parents();
+            fields.here |= !fields.below.is_empty();
+            (element.clone(), fields)
+        });
+        Self { here: self.here, below: below.collect() }
+    }
+
     /// What is in any of the two.
     pub(crate) fn union(&self, other: &Self) -> Self {
         let mut all = self.clone();
@@ -67,11 +77,12 @@ impl Fields {
                     path.push('.');
                     path.push_str(name);
                 }
-                Some((_, key)) => {
-                    path.push('[');
-                    path.push_str(key);
-                    path.push(']');
+                Some(("k", keys)) => {
+                    let keys: BTreeMap<String, Value> = serde_json::from_str(keys).unwrap_or_default();
+                    let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                    path.push_str(&format!("[{}]", keys.join(",")));
                 }
+                Some((_, value)) => path.push_str(&format!("[={value}]")),
                 None => path.push_str(element),
             }
             fields.collect(path, found);
@@ -265,36 +276,40 @@ fn in_order<'a>(
     let live: Vec<(String, &Value)> = live.iter().map(|item| (element(item), item)).collect();
     let mut out = Vec::new();
     let (mut left, mut right) = (0, 0);
+    // what both have, in the order of the applied list: items of the live one out of this order are left out
+    let shared: Vec<&String> = applied.iter().map(|(key, _)| key).filter(|key| live.iter().any(|(other, _)| other == *key)).collect();
+    let mut next = 0;
     while left < live.len() || right < applied.len() {
         if let Some((key, item)) = live.get(left) {
-            match applied.iter().position(|(other, _)| other == key) {
-                None => {
-                    out.push((*item).clone());
-                    left += 1;
-                    continue;
-                }
-                // shared, and put where the applied list has it
-                Some(at) if at < right => {
-                    left += 1;
-                    continue;
-                }
-                Some(_) => {}
+            let is_shared = shared.contains(&key);
+            let is_same = applied.get(right).is_some_and(|(other, _)| other == key);
+            if !is_same && is_shared && (right == applied.len() || shared.get(next) != Some(&key)) {
+                left += 1;
+                continue;
             }
+            if !is_shared {
+                out.push((*item).clone());
+                left += 1;
+                continue;
+            }
+            left += usize::from(is_same);
         }
         let Some((key, item)) = applied.get(right) else { break };
-        out.push(merged(live.iter().find(|(other, _)| other == key).map(|(_, item)| *item), item));
+        next += usize::from(shared.contains(&key));
         right += 1;
+        out.push(merged(live.iter().find(|(other, _)| other == key).map(|(_, item)| *item), item));
     }
     out
 }
 
-/// Takes `fields` out of `value`; what becomes empty by that goes too.
+/// Takes `fields` out of `value`, each with all that is below it.
 pub(crate) fn remove(kind: &Kind, path: &mut Vec<String>, value: &mut Value, fields: &Fields) {
     for (element, inner) in &fields.below {
         let Some((tag, name)) = element.split_once(':') else { continue };
         if tag == "f" {
             let Some(map) = value.as_object_mut() else { continue };
-            if inner.here && inner.below.is_empty() {
+            // the metadata of an object has fields that nobody owns
+            if inner.here && !(path.is_empty() && name == "metadata") {
                 map.remove(name);
                 continue;
             }
@@ -302,9 +317,6 @@ pub(crate) fn remove(kind: &Kind, path: &mut Vec<String>, value: &mut Value, fie
             path.push(name.to_owned());
             remove(kind, path, child, inner);
             path.pop();
-            if is_hollow(child) {
-                map.remove(name);
-            }
             continue;
         }
         let borrowed: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -320,8 +332,4 @@ pub(crate) fn remove(kind: &Kind, path: &mut Vec<String>, value: &mut Value, fie
             remove(kind, path, item, inner);
         }
     }
-}
-
-fn is_hollow(value: &Value) -> bool {
-    value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }

@@ -20,7 +20,7 @@ pub(crate) enum Topology {
 const BUILT_IN: &str = include_str!("topology.txt");
 
 /// API version, kind, plural, scope, and what is special: `status` (a subresource), `generation` (counted),
-/// `guarded` (an update must say which version it replaces).
+/// `annotations` (they count for the generation), `guarded` (an update must say which version it replaces).
 /// Source: `/apis` of a real server; the strategies under `pkg/registry` of kubernetes/kubernetes for the rest.
 const KINDS: &[(&str, &str, &str, bool, &[&str])] = &[
     ("v1", "Namespace", "namespaces", false, &["status"]),
@@ -31,7 +31,7 @@ const KINDS: &[(&str, &str, &str, bool, &[&str])] = &[
     ("v1", "Secret", "secrets", true, &[]),
     ("v1", "ServiceAccount", "serviceaccounts", true, &[]),
     ("v1", "Event", "events", true, &[]),
-    ("apps/v1", "Deployment", "deployments", true, &["status", "generation"]),
+    ("apps/v1", "Deployment", "deployments", true, &["status", "generation", "annotations"]),
     ("apps/v1", "ReplicaSet", "replicasets", true, &["status", "generation"]),
     ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true, &["status", "generation", "guarded"]),
     ("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", true, &["status"]),
@@ -54,6 +54,8 @@ pub(crate) struct Kind {
     pub(crate) has_status: bool,
     /// Whether `metadata.generation` counts changes of what is asked for.
     pub(crate) counted: bool,
+    /// Whether that includes changes of annotations.
+    pub(crate) counts_annotations: bool,
     /// Whether an update without a resource version is refused.
     pub(crate) guarded: bool,
     /// The schema of a custom resource: prunes and sets defaults.
@@ -87,6 +89,7 @@ impl Kind {
             namespaced: spec["scope"] == "Namespaced",
             has_status: version["subresources"]["status"].is_object(),
             counted: true,
+            counts_annotations: false,
             guarded: true,
             schema: Some(schema),
             topology,
@@ -152,6 +155,7 @@ impl Kinds {
             namespaced: *namespaced,
             has_status: special.contains(&"status"),
             counted: special.contains(&"generation"),
+            counts_annotations: special.contains(&"annotations"),
             guarded: special.contains(&"guarded"),
             schema: None,
             topology: topology.remove(&(*api_version, *kind)).unwrap_or_default(),

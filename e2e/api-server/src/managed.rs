@@ -85,7 +85,8 @@ impl Managed {
         )
     }
 
-    pub(crate) fn to_json(&self, kind: &Kind) -> Value {
+    /// None if nobody owns anything.
+    pub(crate) fn to_json(&self, kind: &Kind) -> Option<Value> {
         let entries = self.0.iter().map(|(manager, entry)| {
             let mut json = json!({
                 "manager": manager.name, "operation": manager.operation, "apiVersion": kind.api_version, "time": entry.time,
@@ -96,7 +97,7 @@ impl Managed {
             }
             json
         });
-        Value::Array(entries.collect())
+        Some(Value::Array(entries.collect())).filter(|_| !self.0.is_empty())
     }
 
     pub(crate) fn get(&self, manager: &Manager) -> Fields {

@@ -8,8 +8,8 @@ use crate::selector::Selector;
 use crate::watch;
 use crate::world::{Key, World};
 use crate::write::{Deletion, Write};
-use futures::future::BoxFuture;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -205,12 +205,13 @@ fn write(world: &mut World, call: &Call, kind: Kind, agent: &str, content: &str,
                 propagation: given["propagationPolicy"].as_str().map(str::to_owned),
                 grace: given["gracePeriodSeconds"].as_i64(),
             };
-            let gone = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": {"name": write.key.name}});
+            let gone =
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": {"name": write.key.name}});
             Ok(Answer::json(200, &write.delete(world, &how)?.unwrap_or(gone)))
         }
         Verb::Apply => {
             if call.parameter("fieldManager").is_empty() {
-                return Err(Failure::bad_request("PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch"));
+                return Err(Failure::invalid("PatchOptions.meta.k8s.io", "", "fieldManager: Required value: is required for apply patch"));
             }
             let (object, is_new) = write.apply(world, given, call.parameter("force") == "true")?;
             Ok(Answer::json(if is_new { 201 } else { 200 }, &object))
@@ -222,7 +223,8 @@ fn write(world: &mut World, call: &Call, kind: Kind, agent: &str, content: &str,
                     Ok(())
                 }
                 "application/json-patch+json" => {
-                    let patch: json_patch::Patch = serde_json::from_value(given.take()).map_err(|error| Failure::bad_request(error.to_string()))?;
+                    let patch: json_patch::Patch =
+                        serde_json::from_value(given.take()).map_err(|error| Failure::bad_request(error.to_string()))?;
                     json_patch::patch(object, &patch).map_err(|error| {
                         Failure::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {error}"))
                     })
@@ -253,7 +255,7 @@ fn review(world: &World, call: &Call, given: &Value) -> Result<Answer, Failure> 
                 }
                 status
             }
-            None => json!({"user": {}, "error": "[invalid bearer token, unknown]"}),
+            None => json!({"user": {}, "error": "invalid bearer token"}),
         };
         return Ok(Answer::json(201, &answer));
     }

@@ -132,7 +132,12 @@ impl World {
     }
 
     /// The objects of one kind and namespace (all if empty) that are selected, by namespace and name.
-    pub(crate) fn select<'a>(&'a self, kind: &'a Kind, namespace: &'a str, selector: &'a Selector) -> impl Iterator<Item = (&'a Key, &'a Value)> {
+    pub(crate) fn select<'a>(
+        &'a self,
+        kind: &'a Kind,
+        namespace: &'a str,
+        selector: &'a Selector,
+    ) -> impl Iterator<Item = (&'a Key, &'a Value)> {
         let here = move |key: &Key| key.is_of(kind) && (namespace.is_empty() || key.namespace == namespace);
         self.objects.iter().filter(move |(key, object)| here(key) && selector.matches(object))
     }
@@ -153,7 +158,13 @@ impl World {
     }
 
     /// What a watch of one kind sees of the changes after `version`, as type and object.
-    pub(crate) fn since(&self, version: u64, kind: &Kind, namespace: &str, selector: &Selector) -> Result<Vec<(&'static str, Value)>, Failure> {
+    pub(crate) fn since(
+        &self,
+        version: u64,
+        kind: &Kind,
+        namespace: &str,
+        selector: &Selector,
+    ) -> Result<Vec<(&'static str, Value)>, Failure> {
         if version < self.compacted {
             return Err(Failure::gone(version, self.compacted));
         }

@@ -66,7 +66,7 @@ impl Write {
             return Err(Failure::exists(&self.full_plural(), &self.key.name));
         }
         if object["metadata"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()) {
-            return Err(Failure::bad_request("resourceVersion should not be set on objects to be created"));
+            return Err(Failure::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         self.settle_new(world, &mut object)?;
         let mut managed = Managed::default();
@@ -105,11 +105,11 @@ impl Write {
         if self.kind.counted {
             object["metadata"]["generation"] = json!(1);
         }
-        object["metadata"]["managedFields"] = managed.to_json(&self.kind);
+        put(&mut object["metadata"], "managedFields", managed.to_json(&self.kind).as_ref());
+        world.identify(&mut object);
         if self.dry_run {
             return Ok(object);
         }
-        world.identify(&mut object);
         Ok(world.store(&self.key, Some(object)).unwrap_or_default())
     }
 
@@ -124,7 +124,10 @@ impl Write {
         }
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         if !name.is_empty() && name != self.key.name {
-            return Err(Failure::bad_request(format!("the name of the object ({name}) does not match the name on the URL ({})", self.key.name)));
+            return Err(Failure::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                self.key.name
+            )));
         }
         Ok(())
     }
@@ -195,11 +198,13 @@ impl Write {
 
     fn commit(&self, world: &mut World, live: &Value, mut object: Value, managed: &Managed) -> Result<Value, Failure> {
         self.check_finalizers(live, &object)?;
-        let is_changed = self.kind.counted && self.subresource.is_empty() && asked(live) != asked(&object);
+        let is_asked = asked(live) != asked(&object)
+            || (self.kind.counts_annotations && live["metadata"]["annotations"] != object["metadata"]["annotations"]);
+        let is_changed = self.kind.counted && self.subresource.is_empty() && is_asked;
         if is_changed {
             object["metadata"]["generation"] = json!(live["metadata"]["generation"].as_i64().unwrap_or_default() + 1);
         }
-        object["metadata"]["managedFields"] = managed.to_json(&self.kind);
+        put(&mut object["metadata"], "managedFields", managed.to_json(&self.kind).as_ref());
         object["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
         if object == *live || self.dry_run {
             return Ok(object);
@@ -244,9 +249,9 @@ impl Write {
         let fields = ownable_fields(&self.kind, &applied, &self.subresource);
         let mut managed = Managed::of(&live);
         let mut object = merge(&self.kind, &mut Vec::new(), Some(&live), &part);
-        let mut dropped = managed.get(&manager).difference(&fields);
+        let mut dropped = managed.get(&manager).with_parents().difference(&fields.with_parents());
         for (_, others) in managed.others(&manager) {
-            dropped = dropped.difference(&others);
+            dropped = dropped.difference(&others.with_parents());
         }
         remove(&self.kind, &mut Vec::new(), &mut object, &dropped);
         self.settle_conflicts(world, &mut managed, &manager, (&live, &object, &fields), force)?;
@@ -258,9 +263,6 @@ impl Write {
     fn apply_new(&self, world: &mut World, mut applied: Value, manager: &Manager) -> Result<Value, Failure> {
         if !self.subresource.is_empty() {
             return Err(Failure::not_found(&self.full_plural(), &self.key.name));
-        }
-        if applied["metadata"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()) {
-            return Err(Failure::stale(&self.full_plural(), &self.key.name));
         }
         let fields = ownable_fields(&self.kind, &applied, "");
         self.settle_new(world, &mut applied)?;

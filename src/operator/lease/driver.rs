@@ -199,11 +199,8 @@ impl Driver {
         let lease = self.lease_for(&write, generations);
         let is_new = write.replaces.is_none();
         let (name, parameters) = (self.settings.name.clone(), PostParams::default());
-        let outcome = if is_new {
-            self.ask(api.create(&parameters, &lease)).await
-        } else {
-            self.ask(api.replace(&name, &parameters, &lease)).await
-        };
+        let outcome =
+            if is_new { self.ask(api.create(&parameters, &lease)).await } else { self.ask(api.replace(&name, &parameters, &lease)).await };
         match outcome {
             Outcome::Done(lease) => {
                 let version = lease.metadata.resource_version.clone().unwrap_or_default();
