@@ -59,7 +59,8 @@ impl Cluster {
         self.make_directories()?;
         self.make_keys()?;
         if !self.is_up() {
-            make_host(&self.host())?;
+            // a host that is half made would pass for one that is up
+            make_host(&self.host()).inspect_err(|_| drop(self.host().kill()))?;
         }
         std::thread::scope(|scope| {
             let nodes: Vec<_> = self.nodes().map(|node| scope.spawn(move || node.start())).collect();

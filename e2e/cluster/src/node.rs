@@ -52,7 +52,8 @@ impl NodeHandle {
     pub fn start(&self) -> Result<(), ClusterError> {
         self.layout.require_built()?;
         if !self.is_up() {
-            self.boot()?;
+            // a node that is half made would pass for one that is up
+            self.boot().inspect_err(|_| drop(self.machine.kill()))?;
         }
         // each daemon starts unless it runs: a boot that was broken off goes on here
         for daemon in NODE_DAEMONS {
