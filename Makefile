@@ -10,6 +10,8 @@ DENY_VERSION := 0.20.2
 BENCH ?=
 # what `make run` serves, and where its state can be read
 DIR ?= examples
+# what part of the end-to-end suites runs
+SUITE ?=
 ADMIN ?= 127.0.0.1:9901
 # how the operator's image is built: `make image PROFILE=dev` is quick to build and slow to run
 PROFILE ?= release
@@ -17,7 +19,7 @@ IMAGE ?= haproxy-fleet.dev/haproxy-fleet
 VERSION = $(shell $(CARGO) pkgid --package haproxy-fleet | sed -E 's/.*[\#@]//')
 TRIPLE = $(shell rustc --version --verbose | sed -n 's/^host: //p')
 
-.PHONY: help run test lint deny doc bench fuzz image image-root cluster-up cluster-down
+.PHONY: help run test lint deny doc bench fuzz image image-root cluster-up cluster-down e2e
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -77,10 +79,16 @@ image-root:
 	if readelf --dynamic "$$program" | grep -q NEEDED; then echo "$$program is not static" >&2; exit 1; fi; \
 	strip --strip-debug -o target/image/root/haproxy-fleet "$$program"
 
-cluster-up: ## Build and start a Kubernetes cluster of real parts on this machine (as root; see docs/testing.md)
+e2e: ## Run the suites against the cluster, which is brought up first (SUITE=name: those whose name has it)
+	$(MAKE) --no-print-directory cluster-up PROFILE=dev
+	CARGO_TARGET_$(subst -,_,$(shell echo $(TRIPLE) | tr a-z A-Z))_RUNNER="$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/fleet-cluster enter" \
+		$(CARGO) test --package haproxy-fleet-e2e --test suites -- --test-threads=1 --nocapture $(SUITE)
+
+cluster-up: image ## Build and start a Kubernetes cluster of real parts on this machine (as root; see docs/testing.md)
 	$(CARGO) build --package fleet-cluster
 	$${CARGO_TARGET_DIR:-target}/debug/fleet-cluster build
 	$${CARGO_TARGET_DIR:-target}/debug/fleet-cluster up
+	$${CARGO_TARGET_DIR:-target}/debug/fleet-cluster load target/image/haproxy-fleet.tar
 
 cluster-down: ## Stop the cluster and remove all that it left
 	$(CARGO) build --package fleet-cluster
