@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::machine::{self, HOST, Machine};
 use crate::manifests;
 use crate::network::{API_SERVICE, HOST as HOST_ADDRESS, NODES, Node};
-use crate::node::{NodeHandle, archive_path};
+use crate::node::NodeHandle;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -155,8 +155,7 @@ impl Cluster {
 
     /// Brings an image archive to every node that is up. No registry is asked.
     pub fn load_image(&self, archive: &Path) -> Result<(), ClusterError> {
-        let archive = archive_path(archive)?;
-        each(self.nodes().filter(NodeHandle::is_up), |node| node.load_image(&archive))
+        each(self.nodes().filter(NodeHandle::is_up), |node| node.load_image(archive))
     }
 
     fn host(&self) -> Machine {

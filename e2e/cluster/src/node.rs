@@ -9,7 +9,7 @@ use crate::machine::{Daemon, HOST, Machine};
 use crate::network::{DNS, Family, HOST as HOST_ADDRESS, NODES, Node, PODS};
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// The daemons of a node, in the order in which they start.
@@ -99,6 +99,7 @@ impl NodeHandle {
 
     /// Imports an image archive. Pods use an image if its pull policy is not `Always`.
     pub fn load_image(&self, archive: &Path) -> Result<(), ClusterError> {
+        let archive = archive.canonicalize().map_err(ClusterError::file(archive))?;
         let ctr = self.layout.program("ctr");
         output(self.machine.command(ctr)?.args(["--namespace", "k8s.io", "images", "import", "--local"]).arg(archive)).map(drop)
     }
@@ -335,9 +336,4 @@ disabled_plugins = ["io.containerd.internal.v1.opt"] # it makes /opt/containerd
 /// The ways to the pods of a node, for everyone but itself.
 pub(crate) fn ways_to_pods(node: Node) -> [String; 2] {
     Family::ALL.map(|family| format!("ip {} route add {} via {}", family.flag(), node.pods(family), node.addresses().of(family)))
-}
-
-/// An archive's path as every machine sees it.
-pub(crate) fn archive_path(path: &Path) -> Result<PathBuf, ClusterError> {
-    path.canonicalize().map_err(ClusterError::file(path))
 }

@@ -14,7 +14,7 @@ pub enum BadReference {
     #[error("image name `{0}` has no tag: write NAME:TAG")]
     NoTag(String),
     /// Without a host part a cluster would look for `docker.io/library/NAME`.
-    #[error("image name `{0}` has no host part: write HOST/NAME:TAG, with a dot in HOST")]
+    #[error("image name `{0}` has no host part: write HOST/NAME:TAG, with a dot or a port in HOST")]
     NoHost(String),
     /// The tag `latest` is pulled each time, also where there is no registry.
     #[error("image name `{0}` has the tag latest, which is pulled each time: name a version")]
@@ -63,7 +63,7 @@ impl FromStr for Reference {
             return Err(BadReference::Latest(text.to_owned()));
         }
         match name.split_once('/') {
-            Some((host, path)) if host.contains('.') && !path.is_empty() => Ok(Self(text.to_owned())),
+            Some((host, path)) if host.contains(['.', ':']) && !path.is_empty() => Ok(Self(text.to_owned())),
             _ => Err(BadReference::NoHost(text.to_owned())),
         }
     }
@@ -77,6 +77,7 @@ mod tests {
     #[test]
     fn a_name_that_clusters_would_resolve_otherwise_is_refused() {
         assert_eq!("a.example/b/c:1.2".parse::<Reference>().unwrap().tag(), "1.2");
+        assert_eq!("localhost:5000/b:1".parse::<Reference>().unwrap().tag(), "1");
         for (text, error) in [
             ("a.example/b", BadReference::NoTag("a.example/b".to_owned())),
             ("a.example:5000/b", BadReference::NoTag("a.example:5000/b".to_owned())),
