@@ -47,7 +47,7 @@ pub enum Command {
     /// Serve manifests with real HAProxies on loopback addresses, and follow every change of the files
     #[command(after_long_help = LOCAL_HELP)]
     Local(LocalArguments),
-    /// Write the configuration that HAProxy would read
+    /// Write the configuration that HAProxy would read, and the objects that a fleet is in Kubernetes
     #[command(after_long_help = RENDER_HELP)]
     Render(RenderArguments),
     /// Find mistakes in manifests, by file and line, with a remedy
@@ -104,9 +104,11 @@ Exit status:
 const RENDER_HELP: &str = "\
 For each fleet OUT/NAMESPACE/NAME/ is written:
   haproxy/         the directory that HAProxy reads (haproxy -f haproxy): *.cfg, maps/, certs/ …
+  objects.yaml     what the operator keeps in the cluster for the fleet: Deployments, Services …
   diagnostics.txt  findings, as lint prints them
 Without -o everything goes to standard output, private keys excepted. What each pod adds by
-itself has stand-ins here that guard nothing: 00-pod.cfg, certs/_default.pem, certs/_tickets.keys.
+itself has stand-ins here that guard nothing: 00-pod.cfg, certs/_default.pem, certs/_tickets.keys;
+so has in the objects what only a cluster knows: the operator's images, address and CA, uids.
 
 Examples:
   haproxy-fleet render -f examples -o out

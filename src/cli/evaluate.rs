@@ -2,6 +2,7 @@
 
 use super::{Error, placeholder};
 use crate::agent::pod_files;
+use crate::fleet::build::{Desired, Fleet, Observed, build};
 use crate::haproxy::bundle::{Bundle, Resource, ResourceKey};
 use crate::haproxy::files::render_bytes;
 use crate::haproxy::plan::{self, classify};
@@ -32,6 +33,8 @@ pub struct FleetFiles {
     pub fleet: FleetId,
     /// What HAProxy reads, relative to its configuration directory, in the order of paths.
     pub haproxy: Vec<OutputFile>,
+    /// The objects that the operator keeps in the cluster for it, as YAML; empty if they cannot be made.
+    pub objects: String,
     /// Findings that concern the fleet.
     pub diagnostics: Vec<Located>,
 }
@@ -60,7 +63,9 @@ pub struct Comparison {
 pub fn evaluate(inputs: &[PathBuf], version: Version) -> Result<Evaluation, Error> {
     let read = Read::from(inputs, version)?;
     let fleets = read.pipeline.fleets().map(|id| read.fleet(id)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Evaluation { fleets, diagnostics: read.located(read.pipeline.diagnostics()) })
+    let refused: Vec<report::Diagnostic> = read.pipeline.fleets().flat_map(|id| read.objects(id, 0).err().unwrap_or_default()).collect();
+    let diagnostics = read.located(read.pipeline.diagnostics().into_iter().chain(&refused).collect());
+    Ok(Evaluation { fleets, diagnostics })
 }
 
 /// Runs the pipeline over both and compares.
@@ -128,9 +133,28 @@ impl Read {
             haproxy.extend(own.map(|(path, content)| OutputFile { private: path.starts_with("certs/"), path, content }));
         }
         haproxy.sort_by(|a, b| a.path.cmp(&b.path));
-        let diagnostics = self.located(self.pipeline.fleet_diagnostics(id));
-        Ok(FleetFiles { fleet: id.clone(), haproxy, diagnostics })
+        let bytes = haproxy.iter().map(|file| file.content.len() as u64).sum();
+        let (objects, refused) = match self.objects(id, bytes) {
+            Ok(objects) => (objects, Vec::new()),
+            Err(refused) => (Vec::new(), refused),
+        };
+        let objects = yaml(&objects).map_err(|error| Error::new(error, ""))?;
+        let diagnostics = self.located(self.pipeline.fleet_diagnostics(id).into_iter().chain(&refused).collect());
+        Ok(FleetFiles { fleet: id.clone(), haproxy, objects, diagnostics })
     }
+
+    /// What the operator would keep in the cluster for the fleet, with stand-ins for what only a cluster knows.
+    fn objects(&self, id: &FleetId, bundle_bytes: u64) -> Result<Vec<Desired>, Vec<report::Diagnostic>> {
+        let Some(deployment) = self.pipeline.deployment(id) else { return Ok(Vec::new()) };
+        let observed = Observed { bundle_bytes, ..Observed::default() };
+        build(Fleet { deployment, uid: placeholder::UID, context: &placeholder::context(), observed: &observed })
+    }
+}
+
+/// All of them as YAML, in the order in which they are applied, without what is private.
+fn yaml(objects: &[Desired]) -> Result<String, serde_saphyr::SerializeError> {
+    let documents = objects.iter().map(|object| serde_saphyr::to_string(&object.redacted())).collect::<Result<Vec<_>, _>>()?;
+    Ok(documents.join("---\n"))
 }
 
 fn private_path(resource: &Resource) -> Option<&str> {

@@ -1,6 +1,9 @@
-//! The pod that `render` writes a configuration for: nobody's, but one that HAProxy loads.
+//! What `render` puts where only a cluster or a pod knows: a pod that is nobody's, but one that HAProxy loads, and an
+//! operator that is nowhere.
 
 use crate::agent::Pod;
+use crate::api::HaproxyLine;
+use crate::fleet::build::Context;
 use crate::haproxy::tickets::ticket_keys;
 use crate::model::Model;
 use crate::report::PrivateBytes;
@@ -27,6 +30,25 @@ pub(super) fn pod(model: &Model) -> Result<Pod, rcgen::Error> {
         default_certificate: PrivateBytes::new(certificate()?.into_bytes()),
         ticket_keys: PrivateBytes::new(ticket_keys(b"keys that guard nothing", "render")),
     })
+}
+
+/// The `uid` of an `IngressDeployment` that is in no cluster.
+pub(super) const UID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// The operator of a cluster that nobody has. Nothing in it is private.
+pub(super) fn context() -> Context {
+    Context {
+        operator_namespace: "haproxy-fleet".to_owned(),
+        operator_image: "haproxy-fleet:placeholder".to_owned(),
+        haproxy_images: [HaproxyLine::V3_4, HaproxyLine::V3_2].map(|line| (line, format!("haproxy:{}", line.as_str()))).into(),
+        agents_service: "haproxy-fleet-agents".to_owned(),
+        agents_port: 9443,
+        ca_bundle: "the operator's CA certificates\n".to_owned(),
+        ticket_keys: PrivateBytes::new(Vec::new()),
+        default_certificate: PrivateBytes::new(Vec::new()),
+        upgrade_turn: false,
+        traffic_distribution: true,
+    }
 }
 
 fn certificate() -> Result<String, rcgen::Error> {

@@ -1,4 +1,4 @@
-//! `render`: the configuration as files, or on standard output.
+//! `render`: configuration and Kubernetes objects as files, or on standard output.
 
 use super::arguments::RenderArguments;
 use super::evaluate::{Evaluation, FleetFiles, OutputFile, evaluate};
@@ -17,7 +17,12 @@ pub(super) fn run(arguments: &RenderArguments, out: &mut Output, err: &mut Outpu
             for fleet in &evaluation.fleets {
                 let home = directory.join(&*fleet.fleet.namespace).join(&*fleet.fleet.name);
                 write_fleet(&home, fleet).map_err(|error| Error::new(format_args!("cannot write {}: {error}", home.display()), ""))?;
-                out.line(&format!("{}: {} files in {}", fleet.fleet, fleet.haproxy.len(), home.join("haproxy").display()))?;
+                out.line(&format!(
+                    "{}: {} files in {}, objects.yaml beside it",
+                    fleet.fleet,
+                    fleet.haproxy.len(),
+                    home.join("haproxy").display()
+                ))?;
             }
         }
         None => print(&evaluation, out)?,
@@ -44,6 +49,8 @@ fn print(evaluation: &Evaluation, out: &mut Output) -> Result<(), Error> {
                 out.write(&file.content)?;
             }
         }
+        out.line(&format!("# ==> {}/objects.yaml <==", fleet.fleet))?;
+        out.write(&fleet.objects)?;
     }
     Ok(())
 }
@@ -58,6 +65,7 @@ fn write_fleet(home: &Path, fleet: &FleetFiles) -> io::Result<()> {
     for file in &fleet.haproxy {
         write_file(&haproxy, file)?;
     }
+    fs::write(home.join("objects.yaml"), &fleet.objects)?;
     fs::write(home.join("diagnostics.txt"), findings(&fleet.diagnostics, Style::PLAIN))
 }
 
@@ -83,7 +91,7 @@ mod tests {
 
     fn fleet(files: Vec<OutputFile>) -> FleetFiles {
         let fleet = FleetId { namespace: "edge".into(), name: "public".into() };
-        FleetFiles { fleet, haproxy: files, diagnostics: Vec::new() }
+        FleetFiles { fleet, haproxy: files, objects: "kind: Service\n".to_owned(), diagnostics: Vec::new() }
     }
 
     fn file(path: &str, private: bool) -> OutputFile {
@@ -98,6 +106,7 @@ mod tests {
         assert!(!home.path().join("haproxy/10-old.cfg").exists());
         let mode = fs::metadata(home.path().join("haproxy/certs/a.pem")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_to_string(home.path().join("objects.yaml")).unwrap(), "kind: Service\n");
         assert_eq!(fs::read_to_string(home.path().join("diagnostics.txt")).unwrap(), "no findings\n");
     }
 

@@ -1,1 +1,264 @@
-//! The Kubernetes objects that one `IngressDeployment` asks for. Pure.
+//! The Kubernetes objects that one `IngressDeployment` asks for. Pure: the same input leads to the same bytes.
+//!
+//! One file for each kind of object. What comes out is for server-side apply: every body holds `apiVersion`, `kind` and
+//! the fields that are ours, no others, so that what other people and controllers write stays.
+
+mod autoscaler;
+mod budget;
+mod config_map;
+mod deployment;
+mod guard;
+mod ingress_class;
+mod names;
+mod network_policy;
+mod patch;
+mod pod;
+mod restricted;
+mod secret;
+mod service;
+mod service_account;
+
+pub use names::{COMPONENT, LABEL_FLEET, LABEL_FLEET_NAMESPACE, LABEL_ZONE, Names, selector_text};
+pub use pod::{AGENT, HAPROXY, INSTALL};
+
+use crate::api::{HaproxyLine, IngressDeployment, PublishingType};
+use crate::report::{Diagnostic, Kind, ObjectRef, PrivateBytes};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What says `controller` in the `IngressClass` of a fleet.
+pub const CONTROLLER: &str = "haproxy-fleet.dev/ingress";
+/// Annotation of a Deployment: what its pod template was made from, but for images that follow the operator.
+pub const ANNOTATION_TEMPLATE: &str = "haproxy-fleet.dev/template";
+
+/// An object as it is to be.
+#[derive(Clone, PartialEq)]
+pub struct Desired {
+    /// Its `apiVersion`.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: String,
+    /// The kind's name in URLs.
+    pub plural: String,
+    /// Its namespace; `None`: it is cluster-scoped.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// The fields that are ours, `apiVersion` and `kind` among them.
+    pub body: Value,
+    /// How it hangs together with the fleet.
+    pub ownership: Ownership,
+}
+
+/// How an object hangs together with its fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// The `IngressDeployment` is its controller: it goes when that goes. For what is harmless to lose.
+    Owned,
+    /// By labels only, so that no cascade takes it before traffic is withdrawn and drained.
+    Labelled,
+}
+
+impl Desired {
+    /// The body without what must stay private: for people and for reviews.
+    pub fn redacted(&self) -> Value {
+        let mut body = self.body.clone();
+        if self.kind == "Secret" {
+            for value in body["data"].as_object_mut().into_iter().flat_map(|data| data.values_mut()) {
+                *value = json!("[redacted]");
+            }
+        }
+        body
+    }
+}
+
+impl fmt::Debug for Desired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desired").field("ownership", &self.ownership).field("body", &self.redacted()).finish_non_exhaustive()
+    }
+}
+
+/// What every fleet of an operator has in common, and the keys of this one.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The operator's namespace.
+    pub operator_namespace: String,
+    /// The operator's image, which brings the agent.
+    pub operator_image: String,
+    /// The image of HAProxy for each release line.
+    pub haproxy_images: BTreeMap<HaproxyLine, String>,
+    /// The Service that leads agents to all replicas of the operator.
+    pub agents_service: String,
+    /// The port that the operator answers agents on.
+    pub agents_port: u16,
+    /// The CA certificates that agents trust, PEM.
+    pub ca_bundle: String,
+    /// The keys of TLS session tickets of this fleet, as `haproxy::tickets` makes them.
+    pub ticket_keys: PrivateBytes,
+    /// The certificate and key that this fleet serves where no other fits, PEM.
+    pub default_certificate: PrivateBytes,
+    /// Whether it is this fleet's turn to take what a new operator brings: one fleet after the other.
+    pub upgrade_turn: bool,
+    /// Whether Services know `trafficDistribution`: Kubernetes 1.31 and newer.
+    pub traffic_distribution: bool,
+}
+
+/// What is in the cluster already, as far as a decision needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Services of the fleet's namespace that have a name of ours.
+    pub services: BTreeMap<String, ObservedService>,
+    /// What the Deployments of the fleet run, by name.
+    pub deployments: BTreeMap<String, InUse>,
+    /// Bytes of all that HAProxy reads: the bundle's size.
+    pub bundle_bytes: u64,
+}
+
+/// A Service that exists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedService {
+    /// Its `spec.type`.
+    pub kind: String,
+    /// Its `spec.loadBalancerClass`.
+    pub class: Option<String>,
+    /// An address by which its load balancer can be reached.
+    pub address: Option<String>,
+}
+
+impl ObservedService {
+    /// What matters of a Service as the API server gives it.
+    pub fn of(service: &Value) -> Self {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let ingress = &service["status"]["loadBalancer"]["ingress"][0];
+        Self {
+            kind: text(&service["spec"]["type"]).unwrap_or_else(|| "ClusterIP".to_owned()),
+            class: text(&service["spec"]["loadBalancerClass"]),
+            address: text(&ingress["ip"]).or_else(|| text(&ingress["hostname"])),
+        }
+    }
+}
+
+/// What the pods of a Deployment are made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// The annotation [`ANNOTATION_TEMPLATE`].
+    pub template: Option<String>,
+    /// The image that brings the agent.
+    pub operator_image: Option<String>,
+    /// The image of HAProxy.
+    pub haproxy_image: Option<String>,
+    /// Bytes that the volume takes in which HAProxy's files are.
+    pub run_volume: Option<u64>,
+}
+
+impl InUse {
+    /// What matters of a Deployment as the API server gives it.
+    pub fn of(deployment: &Value) -> Self {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let spec = &deployment["spec"]["template"]["spec"];
+        let named = |list: &str, name: &str| spec[list].as_array().into_iter().flatten().find(|item| item["name"] == name).cloned();
+        Self {
+            template: text(&deployment["metadata"]["annotations"][ANNOTATION_TEMPLATE]),
+            operator_image: named("initContainers", INSTALL).and_then(|container| text(&container["image"])),
+            haproxy_image: named("containers", HAPROXY).and_then(|container| text(&container["image"])),
+            run_volume: named("volumes", pod::RUN).and_then(|volume| pod::volume_bytes(volume["emptyDir"]["sizeLimit"].as_str()?)),
+        }
+    }
+}
+
+/// A fleet whose objects are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Fleet<'a> {
+    /// What is asked for.
+    pub deployment: &'a IngressDeployment,
+    /// Its `metadata.uid`.
+    pub uid: &'a str,
+    /// What all fleets have in common.
+    pub context: &'a Context,
+    /// What is there already.
+    pub observed: &'a Observed,
+}
+
+impl Fleet<'_> {
+    fn object(&self) -> ObjectRef {
+        let meta = &self.deployment.meta;
+        ObjectRef::new(Kind::IngressDeployment, meta.namespace.clone(), meta.name.clone())
+    }
+
+    fn names(&self) -> Names<'_> {
+        Names { namespace: &self.deployment.meta.namespace, fleet: &self.deployment.meta.name }
+    }
+
+    fn publishing(&self) -> PublishingType {
+        self.deployment.spec.publishing.kind
+    }
+
+    /// An object of the fleet's namespace: what all have, and the fields `rest`.
+    fn namespaced(&self, group: Group, name: &str, ownership: Ownership, rest: &Value) -> Desired {
+        let names = self.names();
+        let mut metadata = json!({"name": name, "namespace": names.namespace, "labels": names.labels()});
+        if ownership == Ownership::Owned {
+            metadata["ownerReferences"] = json!([{
+                "apiVersion": crate::api::API_VERSION, "kind": "IngressDeployment", "name": names.fleet, "uid": self.uid,
+                "controller": true,
+            }]);
+        }
+        group.desired(Some(names.namespace.to_owned()), name, &metadata, ownership, rest)
+    }
+}
+
+/// A kind as the API server has it.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    api_version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+}
+
+impl Group {
+    fn desired(self, namespace: Option<String>, name: &str, metadata: &Value, ownership: Ownership, rest: &Value) -> Desired {
+        let mut body = json!({"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata});
+        json_patch::merge(&mut body, rest);
+        Desired {
+            api_version: self.api_version.to_owned(),
+            kind: self.kind.to_owned(),
+            plural: self.plural.to_owned(),
+            namespace,
+            name: name.to_owned(),
+            body,
+            ownership,
+        }
+    }
+}
+
+/// The objects that `fleet` asks for, in an order in which they can be applied: what pods need comes before pods.
+///
+/// # Errors
+///
+/// What of the spec cannot be done. Nothing is to be changed then: the last good objects keep serving.
+pub fn build(fleet: Fleet<'_>) -> Result<Vec<Desired>, Vec<Diagnostic>> {
+    let mut refused = fleet.deployment.spec.violations(&fleet.object());
+    if !refused.is_empty() {
+        return Err(refused);
+    }
+    refused.extend(service::conflicts(fleet));
+    let deployments = match deployment::deployments(fleet) {
+        Ok(deployments) => deployments,
+        Err(errors) => {
+            refused.extend(errors);
+            Vec::new()
+        }
+    };
+    if !refused.is_empty() {
+        return Err(refused);
+    }
+    let mut objects = vec![service_account::service_account(fleet), config_map::config_map(fleet), secret::secret(fleet)];
+    objects.extend(network_policy::network_policy(fleet));
+    objects.extend(budget::budget(fleet));
+    objects.extend(service::services(fleet));
+    objects.extend(deployments);
+    objects.extend(autoscaler::autoscalers(fleet));
+    objects.push(ingress_class::ingress_class(fleet));
+    Ok(objects)
+}

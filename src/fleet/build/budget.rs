@@ -1,0 +1,29 @@
+//! The `PodDisruptionBudget` over all pods of a fleet: exactly one, as two that select one pod make evictions fail. It always
+//! allows one pod, so that no node is undrainable.
+
+use super::{Desired, Fleet, Group, Ownership};
+use crate::api::IngressDeploymentSpec;
+use serde_json::json;
+
+const GROUP: Group = Group { api_version: "policy/v1", kind: "PodDisruptionBudget", plural: "poddisruptionbudgets" };
+
+pub(super) fn budget(fleet: Fleet<'_>) -> Option<Desired> {
+    let spec = &fleet.deployment.spec;
+    let names = fleet.names();
+    max_unavailable(spec).map(|pods| {
+        let budget = json!({
+            "maxUnavailable": pods,
+            "unhealthyPodEvictionPolicy": spec.disruption.unhealthy_pod_eviction_policy.as_str(),
+            "selector": {"matchLabels": names.selector()},
+        });
+        fleet.namespaced(GROUP, names.fleet, Ownership::Owned, &json!({"spec": budget}))
+    })
+}
+
+/// How many pods evictions may take at a time: as said, else one of two or three and a quarter of more. An integer:
+/// Kubernetes would round a share up. `None`: there are not enough pods to spare one.
+fn max_unavailable(spec: &IngressDeploymentSpec) -> Option<i32> {
+    let most = spec.autoscaling.as_ref().map_or(spec.total_replicas(), |autoscaling| autoscaling.max_replicas);
+    let quarter = (spec.total_replicas() / 4).max(1);
+    (most >= 2).then(|| spec.disruption.max_unavailable.unwrap_or(quarter).max(1))
+}
