@@ -13,12 +13,14 @@ pub mod identity;
 mod outgoing;
 mod resolve;
 pub mod server;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 
 pub use feed::{AgentReport, AgentState, Agents, Authority, Feeds, Published};
 
 /// The messages, as `proto/` says.
 #[allow(missing_docs, clippy::pedantic)]
-pub(crate) mod proto {
+pub mod proto {
     tonic::include_proto!("haproxy_fleet.v1");
 }

@@ -323,35 +323,11 @@ impl Session {
         Ok(())
     }
 
-    /// In as many parts as it takes.
     async fn deliver(&self, delivery: Delivery) -> Result<(), Status> {
-        let Delivery { generation, digest, base, set, removed } = delivery;
-        let base = base.map(|base| wire::hash_bytes(base.0)).unwrap_or_default();
-        let part = || proto::Bundle { generation, digest: wire::hash_bytes(digest.0), base: base.clone(), ..proto::Bundle::default() };
-        let (mut next, mut size) = (part(), 0);
-        for resource in set {
-            let message = wire::encode(&resource);
-            let length = message.encoded_len();
-            if size > 0 && size + length > PART {
-                let full = std::mem::replace(&mut next, part());
-                self.say(Some(from_operator::Kind::Bundle(proto::Bundle { more: true, ..full }))).await?;
-                size = 0;
-            }
-            size += length;
-            next.set.push(message);
+        for part in parts(delivery) {
+            self.say(Some(from_operator::Kind::Bundle(part))).await?;
         }
-        for key in removed {
-            let message = wire::encode_key(&key);
-            let length = message.encoded_len();
-            if size > 0 && size + length > PART {
-                let full = std::mem::replace(&mut next, part());
-                self.say(Some(from_operator::Kind::Bundle(proto::Bundle { more: true, ..full }))).await?;
-                size = 0;
-            }
-            size += length;
-            next.removed.push(message);
-        }
-        self.say(Some(from_operator::Kind::Bundle(next))).await
+        Ok(())
     }
 
     async fn say(&self, kind: Option<from_operator::Kind>) -> Result<(), Status> {
@@ -363,6 +339,44 @@ impl Session {
             Err(_) => Err(Status::deadline_exceeded("the agent takes nothing")),
         }
     }
+}
+
+/// The messages of `delivery`, each made when it is its turn: as many as it takes, at least one.
+pub(super) fn parts(delivery: Delivery) -> impl Iterator<Item = proto::Bundle> + Send {
+    let Delivery { generation, digest, base, set, removed } = delivery;
+    let header = proto::Bundle {
+        generation,
+        digest: wire::hash_bytes(digest.0),
+        base: base.map(|base| wire::hash_bytes(base.0)).unwrap_or_default(),
+        ..proto::Bundle::default()
+    };
+    let (mut set, mut removed) = (set.into_iter().peekable(), removed.into_iter().peekable());
+    let mut next: Option<proto::Resource> = None;
+    let mut done = false;
+    std::iter::from_fn(move || {
+        if done {
+            return None;
+        }
+        let (mut part, mut size) = (header.clone(), 0);
+        while let Some(message) = next.take().or_else(|| set.next().map(|resource| wire::encode(&resource))) {
+            let length = message.encoded_len();
+            if size > 0 && size + length > PART {
+                next = Some(message);
+                break;
+            }
+            size += length;
+            part.set.push(message);
+        }
+        while next.is_none() && size < PART {
+            let Some(key) = removed.next() else { break };
+            let message = wire::encode_key(&key);
+            size += message.encoded_len();
+            part.removed.push(message);
+        }
+        part.more = next.is_some() || set.peek().is_some() || removed.peek().is_some();
+        done = !part.more;
+        Some(part)
+    })
 }
 
 fn decode_report(report: proto::Report) -> Result<AgentState, Malformed> {
