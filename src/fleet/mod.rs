@@ -1,6 +1,8 @@
 //! What a fleet is made of: how its replicas are shared out, and the Kubernetes objects that it needs.
 
+pub mod apply;
 pub mod build;
+pub mod controller;
 mod replicas;
 
 pub use replicas::{Replica, ZoneSize, replicas};

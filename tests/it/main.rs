@@ -11,6 +11,8 @@ mod delivery;
 mod delivery_messages;
 mod diff;
 mod docs;
+mod fleet_controller;
+mod fleet_controller_rig;
 mod foreign;
 mod golden;
 mod held;

@@ -65,7 +65,7 @@ impl Matcher {
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Not sent; answered with this code: 429, 500, 503, 410.
+    /// Not sent; answered with this code: 409, 410, 429, 500, 503.
     Answer(u16),
     /// Sent and done, but the answer is lost.
     LoseAnswer,
@@ -403,6 +403,7 @@ where
 
 fn refusal(code: u16) -> Response<AnswerBody> {
     let reason = match code {
+        409 => "Conflict",
         410 => "Expired",
         429 => "TooManyRequests",
         503 => "ServiceUnavailable",

@@ -1,0 +1,126 @@
+//! Takes a fleet down: clients are led away, then pods drain and end, then the load balancer goes, then the fleet.
+//!
+//! Each look takes every step that can be taken, from what is there; nothing but the start of a wait is remembered. Every
+//! wait is bounded: a fleet can always be deleted.
+
+use super::Settings;
+use super::look::Withdraw;
+use crate::fleet::apply::{Applier, ApplyError, FLEET, FleetKey, KINDS, MANAGED_BY, api};
+use crate::report::{Diagnostic, codes};
+use kube::Client;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How far a deletion is: what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ingresses stop telling the fleet's address.
+    Withdrawing,
+    /// Pods drain and end.
+    Draining,
+    /// The load balancer is taken down.
+    Releasing,
+    /// Nothing: the fleet may go.
+    Done,
+}
+
+/// Grace that pods have when nothing is said.
+const DEFAULT_GRACE: u64 = 30;
+
+/// The deletion of one fleet.
+pub(super) struct Deletion {
+    fleet: FleetKey,
+    withdraw: Arc<dyn Withdraw>,
+    withdrawal: Duration,
+    slack: Duration,
+    /// When it was first seen to be deleted, and when each wait began.
+    since: Option<Instant>,
+    draining: Option<Instant>,
+    releasing: Option<Instant>,
+    /// The longest grace period of a pod that was seen.
+    grace: Duration,
+}
+
+impl Deletion {
+    pub(super) fn new(fleet: FleetKey, settings: &Settings, withdraw: Arc<dyn Withdraw>) -> Self {
+        Self {
+            fleet,
+            withdraw,
+            withdrawal: settings.withdrawal,
+            slack: settings.slack,
+            since: None,
+            draining: None,
+            releasing: None,
+            grace: Duration::ZERO,
+        }
+    }
+
+    /// Goes as far as it can, and says what it waits for.
+    pub(super) async fn advance(&mut self, client: &Client, applier: &Applier) -> Result<(Step, Vec<Diagnostic>), ApplyError> {
+        let mut problems = Vec::new();
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if !self.withdraw.is_withdrawn(&self.fleet) {
+            if since.elapsed() < self.withdrawal {
+                return Ok((Step::Withdrawing, problems));
+            }
+            problems.push(self.given_up("some Ingresses still tell its address"));
+        }
+        // what would make new pods first
+        let scalers = self.remove_all(applier, "HorizontalPodAutoscaler").await?;
+        let deployments = self.remove_all(applier, "Deployment").await?;
+        let pods = self.pods(client).await?;
+        if scalers + deployments + pods.len() > 0 {
+            self.grace = pods.iter().map(grace).max().unwrap_or_default().max(self.grace);
+            let since = *self.draining.get_or_insert_with(Instant::now);
+            if scalers + deployments > 0 || since.elapsed() < self.grace + self.slack {
+                return Ok((Step::Draining, problems));
+            }
+            problems.push(self.given_up("some of its pods do not end"));
+        }
+        let services = self.remove_all(applier, "Service").await?;
+        if services > 0 {
+            let since = *self.releasing.get_or_insert_with(Instant::now);
+            if since.elapsed() < self.slack {
+                return Ok((Step::Releasing, problems));
+            }
+            problems.push(self.given_up("its load balancer is not taken down; its own controller goes on with that"));
+        }
+        // the rest has the fleet as its owner
+        let classes = self.remove_all(applier, "IngressClass").await?;
+        Ok((if classes > 0 { Step::Releasing } else { Step::Done }, problems))
+    }
+
+    /// Deletes all objects of a kind, and says how many are still there.
+    async fn remove_all(&self, applier: &Applier, kind: &str) -> Result<usize, ApplyError> {
+        let mut left = 0;
+        for (api_version, kind, plural, namespaced) in KINDS.into_iter().filter(|(_, other, ..)| *other == kind) {
+            for object in applier.ours(api_version, kind, plural, namespaced).await? {
+                let is_going = !object["metadata"]["deletionTimestamp"].is_null();
+                if is_going || !applier.remove(api_version, kind, plural, &object).await? {
+                    left += 1;
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    async fn pods(&self, client: &Client) -> Result<Vec<Value>, ApplyError> {
+        let selector = format!("{FLEET}={},{}={}", self.fleet.name, MANAGED_BY.0, MANAGED_BY.1);
+        let api = api(client, "v1", "Pod", "pods", Some(&self.fleet.namespace));
+        let found = api.list(&ListParams::default().labels(&selector)).await;
+        let found = found.map_err(|error| ApplyError::new("list", "Pod", "", error))?;
+        Ok(found.items.into_iter().map(|pod| json!(pod)).collect())
+    }
+
+    fn given_up(&self, why: &str) -> Diagnostic {
+        let help = "its deletion goes on";
+        Diagnostic::warning(&self.fleet.object(), "", codes::NOT_APPLIED, format!("waited long enough while it is deleted: {why}"), help)
+    }
+}
+
+fn grace(pod: &Value) -> Duration {
+    Duration::from_secs(pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(DEFAULT_GRACE))
+}

@@ -1,0 +1,195 @@
+//! One look at one fleet: reads freshly, builds, writes what differs.
+
+use super::deletion::{Deletion, Step};
+use super::{FINALIZER, FleetState, Settings};
+use crate::fleet::apply::{Applier, ApplyError, FleetKey, api};
+use crate::fleet::build::Desired;
+use crate::report::Diagnostic;
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is there already of a fleet that objects are made for, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Its Deployments.
+    pub deployments: BTreeMap<String, Value>,
+    /// Its Services.
+    pub services: BTreeMap<String, Value>,
+}
+
+/// What the objects of a fleet are made by.
+pub trait Build: Send + Sync + 'static {
+    /// The objects that `fleet`, an `IngressDeployment` as the API server gives it, asks for, in an order that is safe
+    /// to apply. Or why there are none: then everything stays as it is.
+    fn build(&self, fleet: &Value, seen: &Seen) -> Result<Vec<Desired>, Vec<Diagnostic>>;
+}
+
+/// What says whether clients have been led away from a fleet that is deleted.
+pub trait Withdraw: Send + Sync + 'static {
+    /// Whether nothing leads to the fleet any more. It is asked until it says so, or for a bounded time.
+    fn is_withdrawn(&self, fleet: &FleetKey) -> bool;
+}
+
+/// What a look came to.
+#[derive(Debug)]
+pub(super) enum Look {
+    /// The fleet is no more.
+    Gone,
+    /// It was looked at.
+    Done(Outcome),
+    /// The API server took too long.
+    TimedOut,
+    /// It panicked.
+    Died,
+}
+
+/// What a look found out.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    generation: i64,
+    paused: bool,
+    refused: Vec<Diagnostic>,
+    problems: Vec<Diagnostic>,
+    deletion: Option<Step>,
+    /// When to look again, if before the next resync.
+    pub(super) again: Option<Duration>,
+}
+
+impl Outcome {
+    pub(super) fn tell(self, state: &mut FleetState) {
+        state.generation = self.generation;
+        state.paused = self.paused;
+        state.refused = self.refused;
+        state.problems = self.problems;
+        state.deletion = self.deletion;
+        state.failure = None;
+    }
+}
+
+/// When to look again at what waits for the cluster.
+pub(super) const SOON: Duration = Duration::from_secs(2);
+
+/// Looks at one fleet, and remembers what it wrote.
+pub(super) struct Looker {
+    client: Client,
+    fleet: FleetKey,
+    build: Arc<dyn Build>,
+    applier: Applier,
+    deletion: Deletion,
+}
+
+impl Looker {
+    pub(super) fn new(client: Client, fleet: FleetKey, settings: &Settings, build: Arc<dyn Build>, withdraw: Arc<dyn Withdraw>) -> Self {
+        Self {
+            applier: Applier::new(client.clone(), fleet.clone()),
+            deletion: Deletion::new(fleet.clone(), settings, withdraw),
+            client,
+            fleet,
+            build,
+        }
+    }
+
+    pub(super) async fn look(&mut self) -> Result<Look, ApplyError> {
+        let api = fleets(&self.client, &self.fleet.namespace);
+        let Some(found) = api.get_opt(&self.fleet.name).await.map_err(|error| self.failed("get", error))? else { return Ok(Look::Gone) };
+        let fleet = json!(found);
+        let mut outcome = Outcome {
+            generation: fleet["metadata"]["generation"].as_i64().unwrap_or_default(),
+            paused: fleet["spec"]["paused"] == true,
+            ..Outcome::default()
+        };
+        if !fleet["metadata"]["deletionTimestamp"].is_null() {
+            return self.take_down(&fleet, outcome).await;
+        }
+        if outcome.paused {
+            return Ok(Look::Done(outcome));
+        }
+        match self.build.build(&fleet, &self.seen().await?) {
+            Err(refused) => outcome.refused = refused,
+            Ok(desired) => {
+                if !has_finalizer(&fleet) && !self.hold(&fleet).await? {
+                    outcome.again = Some(SOON);
+                    return Ok(Look::Done(outcome));
+                }
+                let applied = self.applier.apply(&desired).await?;
+                outcome.problems = applied.problems;
+                outcome.again = applied.waits.then_some(SOON);
+            }
+        }
+        Ok(Look::Done(outcome))
+    }
+
+    async fn seen(&self) -> Result<Seen, ApplyError> {
+        let by_name = |objects: Vec<Value>| {
+            objects.into_iter().map(|object| (object["metadata"]["name"].as_str().unwrap_or_default().to_owned(), object)).collect()
+        };
+        Ok(Seen {
+            deployments: by_name(self.applier.ours("apps/v1", "Deployment", "deployments", true).await?),
+            services: by_name(self.applier.ours("v1", "Service", "services", true).await?),
+        })
+    }
+
+    async fn take_down(&mut self, fleet: &Value, mut outcome: Outcome) -> Result<Look, ApplyError> {
+        if !has_finalizer(fleet) {
+            // somebody else's finalizer keeps it
+            return Ok(Look::Done(outcome));
+        }
+        let (step, problems) = self.deletion.advance(&self.client, &self.applier).await?;
+        outcome.problems = problems;
+        outcome.deletion = Some(step);
+        if step == Step::Done && self.release(fleet).await? {
+            return Ok(Look::Done(outcome));
+        }
+        outcome.again = Some(SOON);
+        Ok(Look::Done(outcome))
+    }
+
+    /// Adds the finalizer, before anything outside exists. False: the fleet changed meanwhile.
+    async fn hold(&self, fleet: &Value) -> Result<bool, ApplyError> {
+        let mut finalizers = finalizers(fleet);
+        finalizers.push(FINALIZER.to_owned());
+        self.set_finalizers(fleet, &finalizers).await
+    }
+
+    /// Lets the fleet go. False: it changed meanwhile.
+    async fn release(&self, fleet: &Value) -> Result<bool, ApplyError> {
+        let mut finalizers = finalizers(fleet);
+        finalizers.retain(|name| name != FINALIZER);
+        self.set_finalizers(fleet, &finalizers).await
+    }
+
+    async fn set_finalizers(&self, fleet: &Value, finalizers: &[String]) -> Result<bool, ApplyError> {
+        let metadata = &fleet["metadata"];
+        let change =
+            json!({"metadata": {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"], "finalizers": finalizers}});
+        let parameters = PatchParams { field_manager: Some("haproxy-fleet-finalizer".to_owned()), ..PatchParams::default() };
+        let api = fleets(&self.client, &self.fleet.namespace);
+        match api.patch(&self.fleet.name, &parameters, &Patch::Merge(&change)).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => Ok(false),
+            Err(error) => Err(self.failed("patch", error)),
+        }
+    }
+
+    fn failed(&self, verb: &'static str, error: kube::Error) -> ApplyError {
+        ApplyError::new(verb, "IngressDeployment", &self.fleet.name, error)
+    }
+}
+
+fn fleets(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    api(client, crate::api::API_VERSION, "IngressDeployment", "ingressdeployments", Some(namespace))
+}
+
+fn finalizers(fleet: &Value) -> Vec<String> {
+    let names = fleet["metadata"]["finalizers"].as_array().into_iter().flatten();
+    names.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn has_finalizer(fleet: &Value) -> bool {
+    finalizers(fleet).iter().any(|name| name == FINALIZER)
+}
