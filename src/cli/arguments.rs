@@ -194,6 +194,11 @@ pub struct OperatorArguments {
     /// [default: all namespaces]
     #[arg(long, value_name = "NAME")]
     pub watch_namespace: Vec<String>,
+    /// Let fleets be in this namespace only; may be given more than once
+    ///
+    /// [default: all namespaces that are read]
+    #[arg(long, value_name = "NAME")]
+    pub fleet_namespace: Vec<String>,
     /// Where agents connect to
     #[arg(long, value_name = "IP:PORT", default_value = "[::]:9443")]
     pub delivery: SocketAddr,

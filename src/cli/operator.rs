@@ -18,11 +18,12 @@ pub(super) fn run(arguments: OperatorArguments) -> Result<Exit, Error> {
         pod: arguments.pod_name,
         image: arguments.image,
         haproxy_images: arguments.haproxy_image.into_iter().collect(),
-        namespaces: if arguments.watch_namespace.is_empty() {
-            Namespaces::All
+        fleets: if arguments.fleet_namespace.is_empty() {
+            namespaces(&arguments.watch_namespace)
         } else {
-            Namespaces::Only(arguments.watch_namespace.into_iter().map(Arc::from).collect())
+            namespaces(&arguments.fleet_namespace)
         },
+        namespaces: namespaces(&arguments.watch_namespace),
         delivery: arguments.delivery,
         admin: arguments.admin,
     };
@@ -33,4 +34,12 @@ pub(super) fn run(arguments: OperatorArguments) -> Result<Exit, Error> {
         operator::run(settings, log_level, interrupts.drain()).await.map_err(|error| Error::new(&error, error.help()))
     })?;
     Ok(Exit::Success)
+}
+
+/// These, or all if none is named.
+fn namespaces(names: &[String]) -> Namespaces {
+    if names.is_empty() {
+        return Namespaces::All;
+    }
+    Namespaces::Only(names.iter().map(|name| Arc::from(name.as_str())).collect())
 }

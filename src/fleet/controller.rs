@@ -11,7 +11,7 @@ mod look;
 mod watching;
 
 pub use deletion::Step;
-pub use look::{Build, Seen, Withdraw};
+pub use look::{Build, BuildError, Seen, Withdraw};
 
 use super::apply::{ApplyError, FleetKey};
 use crate::report::Diagnostic;
@@ -87,6 +87,8 @@ pub struct FleetState {
     pub failure: Option<String>,
     /// How far its deletion is, if it is deleted.
     pub deletion: Option<Step>,
+    /// The `IngressDeployment` itself, its status included.
+    pub fleet: Option<Arc<Value>>,
     /// Its Deployments, by name.
     pub deployments: BTreeMap<String, Arc<Value>>,
     /// Its Services, by name.
@@ -193,6 +195,7 @@ impl Controller {
                 tracing::error!(fleet = %key.object(), "the look at this fleet died; trying again");
                 (self.retry(entry), Err("an internal error; see the operator's log".to_owned()))
             }
+            Ok(Look::Waits(why)) => (self.retry(entry), Err(why)),
             Ok(Look::TimedOut) => (self.retry(entry), Err("the API server did not answer in time".to_owned())),
             Err(error) => {
                 tracing::warn!(fleet = %key.object(), %error, "its objects cannot be brought about; trying again");

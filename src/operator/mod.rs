@@ -4,11 +4,16 @@
 //! the objects of fleets and writes statuses. All its writes pass the [`fence`].
 
 mod authority;
+mod document;
 pub mod fence;
+mod fleets;
+mod keys;
 mod leading;
 pub mod lease;
 mod numbers;
+mod observed;
 pub mod rbac;
+mod report;
 mod run;
 mod settings;
 mod stage;

@@ -2,19 +2,23 @@
 
 use super::authority::{self, Trust};
 use super::fence::Fence;
+use super::fleets::{Maker, Withdrawn};
 use super::leading;
-use super::lease::{self, Driver, Timing};
+use super::lease::{self, Claim, Driver, Timing};
+use super::report::{self, Sources};
 use super::settings::{LEASE, Settings};
 use super::stage::{Input, Stage, Translated};
 use crate::admin::{self, Served};
 use crate::api::HaproxyLine;
 use crate::delivery::identity::TokenReviews;
 use crate::delivery::{Feeds, server};
+use crate::fleet::controller::{self, Controller, States};
 use crate::haproxy::version::{Capabilities, FLOOR, Version};
-use crate::ingest::cluster::{self, Cluster};
+use crate::ingest::cluster::{self, Cluster, Namespaces};
 use crate::pipeline::{self, Pipeline};
 use crate::status::ingress::Ingresses;
 use crate::status::json::Status;
+use crate::status::writer::Writer;
 use crate::telemetry::{LogLevel, Metrics};
 use crate::{haproxy, translate};
 use kube::client::ClientBuilder;
@@ -27,6 +31,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// A connection to the API server that says nothing for this long is given up. Longer than a watch is silent.
 const READ_TIMEOUT: Duration = Duration::from_secs(65);
@@ -118,7 +123,11 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let translated = stage.translated();
     let (inputs, received) = mpsc::channel(QUEUE);
     parts.run("translation", stage.run(received));
-    let watched = cluster::Settings { namespaces: settings.namespaces.clone(), ..cluster::Settings::default() };
+    let watched = cluster::Settings {
+        namespaces: settings.namespaces.clone(),
+        fleets: settings.fleets.clone(),
+        ..cluster::Settings::default()
+    };
     parts.run("watching", pass_on(Cluster::watch(client.clone(), watched), inputs.clone()));
     parts.run("numbering", leading::follow(election.clone(), inputs, translated.clone()));
 
@@ -127,7 +136,24 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let listener = listen(settings.delivery).await?;
     parts.start("delivery", deliver(listener, trusted.clone(), feeds.clone(), client.clone()));
 
+    let maker = Arc::new(Maker::new(settings.clone(), client.clone(), trusted.clone(), translated.clone()));
+    let withdrawn = Arc::new(Withdrawn(ingresses.clone()));
+    let (states, observed) = watch::channel(Arc::new(States::new()));
+    maker.watch(observed.clone());
+    let keeping = KeepFleets { client: client.clone(), settings: settings.clone(), maker, withdrawn, states };
+    parts.run("keeping fleets", while_leading(election.claim(), move || keeping.clone().keep()));
+
     let (status, told) = watch::channel(Arc::new(Status::default()));
+    let (writing, pod, claim, of_writer) = (client.clone(), settings.pod.clone(), election.claim(), ingresses.clone());
+    let sources = Sources {
+        translated: translated.clone(),
+        agents: feeds.agents(),
+        states: observed,
+        leads: Box::new(move || claim.borrow().term(Instant::now()).is_some()),
+    };
+    let writer = move || Writer::new(writing.clone(), pod.clone(), of_writer.clone());
+    parts.run("status", report::tell(sources, writer, ingresses, status));
+
     let listener = listen(settings.admin).await?;
     let ready = readiness(translated.clone(), trusted.clone());
     let served = Served { status: told, metrics, ready, log_level: Some(log_level), open: false };
@@ -173,6 +199,52 @@ fn options() -> pipeline::Options {
         capabilities: Box::new(|line: HaproxyLine| Capabilities::of(line.as_str().parse::<Version>().unwrap_or(FLOOR))),
         translate: translate::Options { allow_loopback: false },
         render: haproxy::render::Options::default(),
+    }
+}
+
+/// What the controller of fleets is made of, each time that this replica begins to lead.
+#[derive(Clone)]
+struct KeepFleets {
+    client: Client,
+    settings: Settings,
+    maker: Arc<Maker>,
+    withdrawn: Arc<Withdrawn>,
+    states: watch::Sender<Arc<States>>,
+}
+
+impl KeepFleets {
+    async fn keep(self) {
+        let settings = controller::Settings {
+            namespaces: match self.settings.fleets {
+                Namespaces::All => None,
+                Namespaces::Only(names) => Some(names.iter().map(ToString::to_string).collect()),
+            },
+            ..controller::Settings::default()
+        };
+        let (controller, mut observed) = Controller::new(self.client, settings, self.maker, self.withdrawn);
+        let passing = async {
+            while observed.changed().await.is_ok() {
+                self.states.send_replace(observed.borrow_and_update().clone());
+            }
+        };
+        tokio::select! {
+            () = controller.run() => {}
+            () = passing => {}
+        }
+    }
+}
+
+/// Does `work` whenever this replica leads, and drops it when it does not.
+async fn while_leading<F: Future<Output = ()>>(mut claim: watch::Receiver<Claim>, work: impl Fn() -> F) {
+    loop {
+        let leads = |claim: &Claim| claim.term(Instant::now()).is_some();
+        if claim.wait_for(leads).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = work() => return,
+            lost = claim.wait_for(|claim| !leads(claim)) => if lost.is_err() { return },
+        }
     }
 }
 

@@ -22,8 +22,10 @@ pub struct Settings {
     pub image: String,
     /// The image of HAProxy by release line, such as `3.4`.
     pub haproxy_images: BTreeMap<String, String>,
-    /// What it reads.
+    /// Where routes and what belongs to them are read.
     pub namespaces: Namespaces,
+    /// Where there may be fleets.
+    pub fleets: Namespaces,
     /// Where agents connect to.
     pub delivery: SocketAddr,
     /// Where health, metrics and status are served.

@@ -4,7 +4,6 @@
 //! publishes and lets pods reload for it.
 
 use super::numbers::Numbers;
-use crate::api::IngressDeployment;
 use crate::delivery::feed::{Authority, Feeds, Published};
 use crate::haproxy::bundle::{Change, Digest};
 use crate::ingest::cluster::Batch;
@@ -37,7 +36,6 @@ pub(super) enum Input {
 /// What a fleet is to serve.
 #[derive(Clone, Debug)]
 pub(super) struct FleetView {
-    pub(super) deployment: Arc<IngressDeployment>,
     /// The number of its bundle; 0 while this replica does not lead.
     pub(super) generation: u64,
     pub(super) digest: Digest,
@@ -148,10 +146,9 @@ impl Stage {
     }
 
     fn publish(&mut self, fleet: &FleetId, changes: &[Change]) {
-        let (Some(deployment), Some(bundle)) = (self.pipeline.deployment(fleet), self.pipeline.bundle(fleet)) else { return };
+        let Some(bundle) = self.pipeline.bundle(fleet) else { return };
         let before = self.state.fleets.get(fleet);
         let mut view = FleetView {
-            deployment: deployment.clone(),
             generation: before.map_or(0, |view| view.generation),
             digest: bundle.digest(),
             revision: before.map_or(Digest::default(), |view| view.revision),

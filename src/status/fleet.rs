@@ -22,8 +22,6 @@ pub struct Pod {
     pub serves: bool,
     /// Whether it is on its way out.
     pub terminating: bool,
-    /// Whether it is made from the present template.
-    pub updated: bool,
     /// Since when it has not confirmed what it should serve; `None` if it has.
     pub behind_since: Option<Timestamp>,
 }
@@ -58,6 +56,10 @@ pub struct Observed<'o> {
     pub not_applied: Option<String>,
     /// Pods that are wanted.
     pub desired: u32,
+    /// Pods that are made from the present template.
+    pub updated: u32,
+    /// Whether these are all, and no others are left.
+    pub rolled_out: bool,
     /// Pods that have been ready for long enough.
     pub available: u32,
     /// Pods that have to serve at least for the fleet to be as asked.
@@ -82,14 +84,6 @@ impl Observed<'_> {
     fn serving(&self) -> u32 {
         count(self.pods.iter().filter(|pod| pod.serves))
     }
-
-    fn updated(&self) -> u32 {
-        count(self.pods.iter().filter(|pod| pod.updated && !pod.terminating))
-    }
-
-    fn is_rolled_out(&self) -> bool {
-        self.updated() >= self.desired && self.pods.iter().all(|pod| pod.updated || pod.terminating)
-    }
 }
 
 fn count<T>(items: impl Iterator<Item = T>) -> u32 {
@@ -112,7 +106,7 @@ pub fn status(observed: &Observed<'_>, before: &IngressDeploymentStatus, now: Ti
         observed_generation: Some(observed.generation),
         replicas: number(count(observed.pods.iter().filter(|pod| !pod.terminating))),
         ready_replicas: number(observed.serving()),
-        updated_replicas: number(observed.updated()),
+        updated_replicas: number(observed.updated),
         available_replicas: number(observed.available),
         ready: Some(format!("{}/{}", observed.serving(), observed.desired)),
         selector: Some(observed.selector.to_owned()),
@@ -235,7 +229,7 @@ fn address(observed: &Observed<'_>) -> Claim {
 }
 
 fn rolled_out(observed: &Observed<'_>) -> Claim {
-    if observed.is_rolled_out() {
+    if observed.rolled_out {
         return Claim::new(named::ROLLED_OUT, true, named::REASON_AS_ASKED, "all pods are made from the present template");
     }
     Claim::new(named::ROLLED_OUT, false, named::REASON_ROLLING_OUT, "pods are being started or replaced")

@@ -5,8 +5,9 @@ use fleet_api_server::ApiServer;
 use fleet_api_server::faults::{Faults, Plan};
 use haproxy_fleet::fleet::apply::FleetKey;
 use haproxy_fleet::fleet::build::{Desired, Ownership};
-use haproxy_fleet::fleet::controller::{Build, Controller, FleetState, Seen, Settings, States, Withdraw};
+use haproxy_fleet::fleet::controller::{Build, BuildError, Controller, FleetState, Seen, Settings, States, Withdraw};
 use haproxy_fleet::report::{Diagnostic, Kind, ObjectRef, codes};
+use futures::future::BoxFuture;
 use kube::Client;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +62,13 @@ fn desired(fleet: &Value, (api_version, kind, plural): (&str, &str, &str), name:
 }
 
 impl Build for Sample {
-    fn build(&self, fleet: &Value, _: &Seen) -> Result<Vec<Desired>, Vec<Diagnostic>> {
+    fn build<'b>(&'b self, fleet: &'b Value, _: &'b Seen) -> BoxFuture<'b, Result<Vec<Desired>, BuildError>> {
+        Box::pin(std::future::ready(self.make(fleet).map_err(BuildError::Refused)))
+    }
+}
+
+impl Sample {
+    fn make(&self, fleet: &Value) -> Result<Vec<Desired>, Vec<Diagnostic>> {
         let (spec, name) = (&fleet["spec"], fleet["metadata"]["name"].as_str().unwrap());
         let object = ObjectRef::new(Kind::IngressDeployment, fleet["metadata"]["namespace"].as_str().unwrap(), name);
         assert_ne!(spec["replicas"], 666, "a panic on purpose");

@@ -5,6 +5,7 @@ use super::{FINALIZER, FleetState, Settings};
 use crate::fleet::apply::{Applier, ApplyError, FleetKey, api};
 use crate::fleet::build::Desired;
 use crate::report::Diagnostic;
+use futures::future::BoxFuture;
 use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
@@ -22,11 +23,20 @@ pub struct Seen {
     pub services: BTreeMap<String, Value>,
 }
 
+/// Why there are no objects: then everything stays as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BuildError {
+    /// The spec asks for what cannot be done.
+    Refused(Vec<Diagnostic>),
+    /// Something is not there yet; it is tried again.
+    Wait(String),
+}
+
 /// What the objects of a fleet are made by.
 pub trait Build: Send + Sync + 'static {
     /// The objects that `fleet`, an `IngressDeployment` as the API server gives it, asks for, in an order that is safe
-    /// to apply. Or why there are none: then everything stays as it is.
-    fn build(&self, fleet: &Value, seen: &Seen) -> Result<Vec<Desired>, Vec<Diagnostic>>;
+    /// to apply.
+    fn build<'b>(&'b self, fleet: &'b Value, seen: &'b Seen) -> BoxFuture<'b, Result<Vec<Desired>, BuildError>>;
 }
 
 /// What says whether clients have been led away from a fleet that is deleted.
@@ -42,6 +52,8 @@ pub(super) enum Look {
     Gone,
     /// It was looked at.
     Done(Outcome),
+    /// Something is not there yet.
+    Waits(String),
     /// The API server took too long.
     TimedOut,
     /// It panicked.
@@ -109,8 +121,9 @@ impl Looker {
         if outcome.paused {
             return Ok(Look::Done(outcome));
         }
-        match self.build.build(&fleet, &self.seen().await?) {
-            Err(refused) => outcome.refused = refused,
+        match self.build.build(&fleet, &self.seen().await?).await {
+            Err(BuildError::Wait(why)) => return Ok(Look::Waits(why)),
+            Err(BuildError::Refused(refused)) => outcome.refused = refused,
             Ok(desired) => {
                 if !has_finalizer(&fleet) && !self.hold(&fleet).await? {
                     outcome.again = Some(SOON);

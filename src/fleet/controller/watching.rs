@@ -133,6 +133,8 @@ impl Store {
 
     /// Puts what is there of a fleet into what is observed of it.
     pub(super) fn observe(&self, fleet: &FleetKey, state: &mut FleetState) {
+        let place = (fleet.namespace.clone(), fleet.name.clone());
+        state.fleet = self.0.get(FLEETS).and_then(|fleets| fleets.get(&place)).cloned();
         state.deployments = self.of("Deployment", fleet);
         state.services = self.of("Service", fleet);
         state.pods = self.of(PODS, fleet);

@@ -1,6 +1,6 @@
 //! What all watches together say: which objects there are, and from when on that is the whole truth. Pure.
 
-use super::Namespaces;
+use super::Settings;
 use super::source::{Resource, Source};
 use super::watch::{Found, News};
 use crate::ingest::Delta;
@@ -68,7 +68,7 @@ impl Near {
 /// What all watches together say.
 #[derive(Debug)]
 pub(super) struct Gather {
-    namespaces: Namespaces,
+    settings: Settings,
     sources: BTreeMap<Source, Told>,
     /// Where objects are that may refer to Secrets, and to `ConfigMap`s.
     secrets_near: Near,
@@ -85,9 +85,9 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    pub(super) fn new(namespaces: Namespaces) -> Self {
+    pub(super) fn new(settings: Settings) -> Self {
         Self {
-            namespaces,
+            settings,
             sources: BTreeMap::new(),
             secrets_near: Near::default(),
             config_maps_near: Near::default(),
@@ -107,7 +107,7 @@ impl Gather {
         let mut wanted: BTreeSet<Source> = Resource::FROM_THE_START
             .into_iter()
             .chain([Resource::Secrets])
-            .flat_map(|resource| resource.sources(&self.namespaces))
+            .flat_map(|resource| resource.sources(&self.settings))
             .collect();
         let everywhere = Source { resource: Resource::Secrets, namespace: None };
         if self.sources.get(&everywhere).is_some_and(|told| matches!(told.condition, Condition::Forbidden(_))) {

@@ -43,6 +43,8 @@ pub enum Namespaces {
 pub struct Settings {
     /// From which namespaces.
     pub namespaces: Namespaces,
+    /// In which namespaces there may be fleets: elsewhere an `IngressDeployment` means nothing.
+    pub fleets: Namespaces,
     /// A change is told when nothing happened for this long.
     pub quiet: Duration,
     /// It is told after this long in any case.
@@ -51,7 +53,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { namespaces: Namespaces::All, quiet: Duration::from_millis(5), at_most: Duration::from_millis(50) }
+        Self { namespaces: Namespaces::All, fleets: Namespaces::All, quiet: Duration::from_millis(5), at_most: Duration::from_millis(50) }
     }
 }
 
@@ -90,7 +92,7 @@ impl Cluster {
 
 async fn run(client: Client, settings: Settings, batches: mpsc::Sender<Batch>) {
     let (sender, mut news) = mpsc::channel(QUEUE);
-    let mut gather = Gather::new(settings.namespaces.clone());
+    let mut gather = Gather::new(settings.clone());
     let mut watches = Watches { client, sender, tasks: JoinSet::new(), handles: BTreeMap::new() };
     let mut held: Option<Held> = None;
     watches.follow(gather.follow());

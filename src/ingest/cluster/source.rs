@@ -1,6 +1,6 @@
 //! What is watched.
 
-use super::Namespaces;
+use super::{Namespaces, Settings};
 use crate::api;
 use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, ObjectMeta};
 use serde::Deserialize;
@@ -101,7 +101,8 @@ impl Resource {
     }
 
     /// One source for all namespaces, or one for each.
-    pub(super) fn sources(self, namespaces: &Namespaces) -> Vec<Source> {
+    pub(super) fn sources(self, settings: &Settings) -> Vec<Source> {
+        let namespaces = if self == Self::IngressDeployments { &settings.fleets } else { &settings.namespaces };
         match namespaces {
             Namespaces::Only(names) if !self.is_cluster_scoped() => {
                 names.iter().map(|name| Source { resource: self, namespace: Some(name.clone()) }).collect()

@@ -11,7 +11,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn pod(name: &str, zone: &str) -> Pod {
-    Pod { name: name.to_owned(), zone: Some(zone.to_owned()), serves: true, terminating: false, updated: true, behind_since: None }
+    Pod { name: name.to_owned(), zone: Some(zone.to_owned()), serves: true, terminating: false, behind_since: None }
 }
 
 fn three() -> Vec<Pod> {
@@ -25,6 +25,8 @@ fn observed<'o>(pods: &'o [Pod], zones: &'o [String]) -> Observed<'o> {
         refused: None,
         not_applied: None,
         desired: 3,
+        updated: 3,
+        rolled_out: true,
         available: 3,
         least: 2,
         pods,
@@ -134,19 +136,17 @@ fn a_zone_that_is_short_of_pods_is_named_and_hurts_nobody() {
 }
 
 #[test]
-fn a_rollout_is_told_until_the_last_old_pod_is_on_its_way_out() {
-    let mut pods = three();
-    pods.push(Pod { updated: false, ..pod("p0", "a") });
-    assert_eq!(of(&observed(&pods, &[]))["Reconciling"].reason, "RollingOut");
-    pods[3].terminating = true;
+fn a_rollout_is_told_until_the_last_old_pod_is_gone() {
+    let pods = three();
+    let conditions = of(&Observed { updated: 1, rolled_out: false, ..observed(&pods, &[]) });
+    assert_eq!((&*conditions["Reconciling"].reason, &*conditions["Ready"].status), ("RollingOut", "False"));
     assert!(!of(&observed(&pods, &[])).contains_key("Reconciling"));
 }
 
 #[test]
 fn a_pause_is_told_in_the_place_of_a_rollout() {
-    let mut pods = three();
-    pods[0].updated = false;
-    let conditions = of(&Observed { paused: true, ..observed(&pods, &[]) });
+    let pods = three();
+    let conditions = of(&Observed { paused: true, rolled_out: false, ..observed(&pods, &[]) });
     assert_eq!(conditions["Paused"].status, "True");
     assert!(!conditions.contains_key("Reconciling"));
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::ingest::cluster::Namespaces;
 use crate::api::backend::BackendGroup::{HaproxyFleet, HaproxyOrg};
 use crate::ingest::cluster::watch::found;
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ fn list(gather: &mut Gather, source: &Source, objects: Vec<News>) {
 
 /// Everything that is followed from the start has told that it has nothing.
 fn whole() -> Gather {
-    let mut gather = Gather::new(Namespaces::All);
+    let mut gather = Gather::new(Settings::default());
     for source in gather.follow().start {
         list(&mut gather, &source, Vec::new());
     }
@@ -51,7 +52,7 @@ fn names(delta: &Delta) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn nothing_is_whole_before_every_source_has_told_all_it_has() {
-    let mut gather = Gather::new(Namespaces::All);
+    let mut gather = Gather::new(Settings::default());
     let sources = gather.follow().start;
     for source in &sources {
         assert!(!gather.is_whole(), "before {source}");
@@ -163,7 +164,7 @@ fn a_backend_of_haproxy_org_counts_where_there_is_none_of_ours() {
 
 #[test]
 fn a_missing_kind_of_ours_is_told_and_holds_everything_up() {
-    let mut gather = Gather::new(Namespaces::All);
+    let mut gather = Gather::new(Settings::default());
     for source in gather.follow().start {
         if source.resource == Resource::Backends {
             gather.hear(&source, News::Absent);
@@ -179,12 +180,16 @@ fn a_missing_kind_of_ours_is_told_and_holds_everything_up() {
 }
 
 #[test]
-fn only_the_named_namespaces_are_read() {
-    let mut gather = Gather::new(Namespaces::Only(["a".into(), "b".into()].into()));
+fn only_the_named_namespaces_are_read_and_fleets_only_where_they_may_be() {
+    let only = |names: &[&str]| Namespaces::Only(names.iter().map(|name| Arc::from(*name)).collect());
+    let settings = Settings { namespaces: only(&["a", "b"]), fleets: only(&["edge"]), ..Settings::default() };
+    let mut gather = Gather::new(settings);
     let sources = gather.follow().start;
     let scoped: Vec<&Source> = sources.iter().filter(|source| source.namespace.is_none()).collect();
     assert_eq!(scoped, [&everywhere(Resource::IngressClasses), &everywhere(Resource::Namespaces)]);
     assert!(sources.contains(&within(Resource::Secrets, "b")));
+    let fleets: Vec<&Source> = sources.iter().filter(|source| source.resource == Resource::IngressDeployments).collect();
+    assert_eq!(fleets, [&within(Resource::IngressDeployments, "edge")]);
 }
 
 #[test]

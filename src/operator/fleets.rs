@@ -1,0 +1,156 @@
+//! What the fleet controller is given: how the objects of a fleet are made here, and whether clients were led away from
+//! one that is deleted.
+
+use super::authority::Trust;
+use super::keys::{KeyStore, Keys};
+use super::settings::{AGENTS_SERVICE, Settings};
+use super::stage::Translated;
+use crate::api::crd::IngressDeploymentResource;
+use crate::api::{HaproxyLine, IngressDeployment, Meta, UpgradePolicy};
+use crate::fleet::apply::FleetKey;
+use crate::fleet::build::{Context, Desired, Fleet, InUse, Names, Observed, ObservedService, build};
+use crate::fleet::controller::{Build, BuildError, FleetState, Seen, States, Withdraw};
+use crate::model::FleetId;
+use crate::report::{Diagnostic, Kind, ObjectRef, Severity, codes};
+use crate::status::ingress::Ingresses;
+use futures::future::BoxFuture;
+use kube::Client;
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tokio::sync::watch;
+
+/// Makes the objects of fleets.
+pub(super) struct Maker {
+    settings: Settings,
+    trust: watch::Receiver<Option<Trust>>,
+    translated: watch::Receiver<Arc<Translated>>,
+    keys: KeyStore,
+    /// What is observed of all fleets: known once the controller that this is given to is made.
+    states: OnceLock<watch::Receiver<Arc<States>>>,
+}
+
+impl Maker {
+    pub(super) fn new(
+        settings: Settings,
+        client: Client,
+        trust: watch::Receiver<Option<Trust>>,
+        translated: watch::Receiver<Arc<Translated>>,
+    ) -> Self {
+        Self { settings, trust, translated, keys: KeyStore::new(client), states: OnceLock::new() }
+    }
+
+    /// Lets it see what is observed of all fleets.
+    pub(super) fn watch(&self, states: watch::Receiver<Arc<States>>) {
+        // it is called once
+        let _ = self.states.set(states);
+    }
+
+    async fn make(&self, fleet: &Value, seen: &Seen) -> Result<Vec<Desired>, BuildError> {
+        let (deployment, uid) = read(fleet).map_err(|refused| BuildError::Refused(vec![*refused]))?;
+        let id = crate::pipeline::fleet_id(&deployment);
+        let bundle_bytes = self.admitted(&id)?;
+        let bundle = self.trust.borrow().as_ref().map(|trust| trust.bundle.to_string());
+        let ca_bundle = bundle.ok_or_else(|| BuildError::Wait("the operator's authority is not there yet".to_owned()))?;
+        let names = Names { namespace: &id.namespace, fleet: &id.name };
+        let keys = self.keys.of(&id, &names.keys()).await.map_err(|error| BuildError::Wait(error.to_string()))?;
+        let context = self.context(&id, ca_bundle, keys);
+        let observed = observed(seen, bundle_bytes);
+        build(Fleet { deployment: &deployment, uid: &uid, context: &context, observed: &observed }).map_err(BuildError::Refused)
+    }
+
+    /// How many bytes the fleet's configuration takes, if it may have the class that it asks for.
+    fn admitted(&self, fleet: &FleetId) -> Result<u64, BuildError> {
+        let translated = self.translated.borrow();
+        if !translated.whole {
+            return Err(BuildError::Wait("the cluster was not seen as a whole yet".to_owned()));
+        }
+        let object = super::stage::object_of(fleet);
+        let is_taken = |finding: &&Diagnostic| {
+            finding.object == object
+                && finding.severity == Severity::Error
+                && finding.code == codes::CONFLICT
+                && finding.field == "spec.ingressClassName"
+        };
+        let taken: Vec<Diagnostic> = translated.findings.iter().filter(is_taken).cloned().collect();
+        if !taken.is_empty() {
+            return Err(BuildError::Refused(taken));
+        }
+        let view = translated.fleets.get(fleet).ok_or_else(|| BuildError::Wait("its routes were not translated yet".to_owned()))?;
+        Ok(view.bytes as u64)
+    }
+
+    fn context(&self, fleet: &FleetId, ca_bundle: String, keys: Keys) -> Context {
+        let image = |line: HaproxyLine| Some((line, self.settings.haproxy_images.get(line.as_str())?.clone()));
+        let states = self.states.get().map(|states| states.borrow().clone());
+        Context {
+            operator_namespace: self.settings.namespace.clone(),
+            operator_image: self.settings.image.clone(),
+            haproxy_images: HaproxyLine::ALL.into_iter().filter_map(image).collect(),
+            agents_service: AGENTS_SERVICE.to_owned(),
+            agents_port: self.settings.delivery.port(),
+            ca_bundle,
+            ticket_keys: keys.tickets,
+            default_certificate: keys.default_certificate,
+            upgrade_turn: states.is_some_and(|states| has_turn(&states, fleet, &self.settings.image)),
+            traffic_distribution: true,
+        }
+    }
+}
+
+impl Build for Maker {
+    fn build<'b>(&'b self, fleet: &'b Value, seen: &'b Seen) -> BoxFuture<'b, Result<Vec<Desired>, BuildError>> {
+        Box::pin(self.make(fleet, seen))
+    }
+}
+
+/// An `IngressDeployment` as the API server gives it, and its uid.
+fn read(fleet: &Value) -> Result<(IngressDeployment, String), Box<Diagnostic>> {
+    let text = |field: &str| fleet["metadata"][field].as_str().unwrap_or_default().to_owned();
+    let (namespace, name) = (text("namespace"), text("name"));
+    let object = ObjectRef::new(Kind::IngressDeployment, namespace.as_str(), name.as_str());
+    let full: IngressDeploymentResource = serde_json::from_value(fleet.clone()).map_err(|error| {
+        let help = "correct it, or see whether the custom resource definitions are of this version: `haproxy-fleet crds`";
+        Box::new(Diagnostic::error(&object, "spec", codes::INVALID_FIELD, format!("it cannot be read: {error}"), help))
+    })?;
+    let meta = Meta::from_full(full.metadata, namespace.as_str().into(), name.as_str().into());
+    Ok((IngressDeployment { meta, spec: full.spec }, text("uid")))
+}
+
+fn observed(seen: &Seen, bundle_bytes: u64) -> Observed {
+    Observed {
+        services: seen.services.iter().map(|(name, service)| (name.clone(), ObservedService::of(service))).collect(),
+        deployments: seen.deployments.iter().map(|(name, deployment)| (name.clone(), InUse::of(deployment))).collect(),
+        bundle_bytes,
+    }
+}
+
+/// Whether `fleet` may take the agent that comes with `image`: the first in order that has another one and follows
+/// upgrades by itself, while no fleet is replacing pods.
+fn has_turn(states: &States, fleet: &FleetId, image: &str) -> bool {
+    let of_key = |key: &FleetKey| *key.namespace == *fleet.namespace && *key.name == *fleet.name;
+    let moving = states.iter().any(|(key, state)| !of_key(key) && !state.deployments.values().all(|one| is_complete(one)));
+    let is_behind = |state: &FleetState| {
+        state.deployments.values().any(|deployment| InUse::of(deployment).operator_image.is_some_and(|used| used != image))
+    };
+    let follows = |state: &FleetState| state.fleet.as_ref().is_some_and(|fleet| fleet["spec"]["upgradePolicy"] == json!(UpgradePolicy::Automatic));
+    let next = states.iter().find(|(_, state)| follows(state) && is_behind(state));
+    !moving && next.is_some_and(|(key, _)| of_key(key))
+}
+
+/// Whether all pods of a Deployment are made from its template, and serve.
+fn is_complete(deployment: &Value) -> bool {
+    let (spec, status) = (&deployment["spec"], &deployment["status"]);
+    let number = |value: &Value| value.as_i64().unwrap_or(0);
+    status["observedGeneration"] == deployment["metadata"]["generation"]
+        && ["updatedReplicas", "replicas", "availableReplicas"].iter().all(|field| number(&status[*field]) == number(&spec["replicas"]))
+}
+
+/// Says whether clients were led away.
+pub(super) struct Withdrawn(pub(super) Arc<Mutex<Ingresses>>);
+
+impl Withdraw for Withdrawn {
+    fn is_withdrawn(&self, fleet: &FleetKey) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_withdrawn(&fleet.object())
+    }
+}
+

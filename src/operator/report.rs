@@ -1,0 +1,206 @@
+//! The second reader of everything: from what stages, agents and the cluster say to statuses, Events and `/status`.
+
+use super::document::document;
+use super::observed::{self, Moment};
+use super::stage::{FleetView, Translated};
+use crate::api::{IngressDeploymentStatus, crd::IngressDeploymentResource};
+use crate::delivery::feed::{AgentReport, Agents};
+use crate::fleet::build::selector_text;
+use crate::fleet::controller::{FleetState, States};
+use crate::model::FleetId;
+use crate::report::{Diagnostic, ObjectRef, Severity, codes};
+use crate::status::fleet::{Address, Observed, Pod, status};
+use crate::status::ingress::{Ingresses, Point};
+use crate::status::json::Status;
+use crate::status::writer::{FleetStatus, Reports, Writer};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1 as core;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// What changed is told after this long: changes come in groups.
+const QUIET: Duration = Duration::from_millis(200);
+/// It is looked through again this often, whatever is told: some of it is a matter of time.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Everything that is told.
+pub(super) struct Sources {
+    pub(super) translated: watch::Receiver<Arc<Translated>>,
+    pub(super) agents: watch::Receiver<Agents>,
+    pub(super) states: watch::Receiver<Arc<States>>,
+    pub(super) leads: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// Tells `/status` at every replica, and the cluster at the one that leads.
+pub(super) async fn tell(mut sources: Sources, writer: impl Fn() -> Writer, ingresses: Arc<Mutex<Ingresses>>, told: watch::Sender<Arc<Status>>) {
+    let started = Instant::now();
+    let mut writing: Option<Writer> = None;
+    let mut due: Option<Instant> = None;
+    loop {
+        let (translated, agents) = (sources.translated.borrow_and_update().clone(), sources.agents.borrow_and_update().clone());
+        let states = sources.states.borrow_and_update().clone();
+        told.send_replace(Arc::new(document(&translated, &agents)));
+        if (sources.leads)() && translated.whole {
+            let reports = reports(&translated, &agents, &states, &ingresses, started);
+            due = writing.get_or_insert_with(&writer).pass(&reports).await;
+        } else {
+            // whoever leads next begins with what the objects say then
+            writing = None;
+        }
+        let again = Instant::now() + AGAIN;
+        let due = due.take().map_or(again, |due| due.min(again));
+        tokio::select! {
+            changed = sources.translated.changed() => if changed.is_err() { return },
+            changed = sources.agents.changed() => if changed.is_err() { return },
+            changed = sources.states.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep_until(due) => continue,
+        }
+        tokio::time::sleep(QUIET).await;
+    }
+}
+
+fn reports(
+    translated: &Translated,
+    agents: &Agents,
+    states: &States,
+    ingresses: &Mutex<Ingresses>,
+    started: Instant,
+) -> Reports {
+    let now = Moment::now();
+    let mut fleets = BTreeMap::new();
+    let mut findings: Vec<Diagnostic> = translated.findings.to_vec();
+    for (key, state) in states {
+        let fleet = FleetId { namespace: key.namespace.as_str().into(), name: key.name.as_str().into() };
+        let object = key.object();
+        findings.extend(state.problems.iter().cloned());
+        findings.extend(state.refused.iter().filter(|finding| !translated.findings.contains(finding)).cloned());
+        findings.extend(refusals(&fleet, agents));
+        let Some(reading) = Reading::of(&fleet, state, translated, agents, started, now) else { continue };
+        reach(&object, state, &reading, ingresses);
+        if state.generation > 0 {
+            fleets.insert(object, FleetStatus { wanted: reading.status(state, &fleet, &findings, now), says: reading.says });
+        }
+    }
+    findings.sort();
+    findings.dedup();
+    Reports { fleets, findings: Arc::new(findings) }
+}
+
+/// One fleet as it was read.
+struct Reading<'r> {
+    spec: crate::api::IngressDeploymentSpec,
+    says: IngressDeploymentStatus,
+    view: Option<&'r FleetView>,
+    pods: Vec<Pod>,
+    rollout: (u32, bool, u32),
+    address: Address,
+    haproxy_version: Option<String>,
+}
+
+impl<'r> Reading<'r> {
+    fn of(
+        fleet: &FleetId,
+        state: &FleetState,
+        translated: &'r Translated,
+        agents: &Agents,
+        started: Instant,
+        now: Moment,
+    ) -> Option<Self> {
+        let full: IngressDeploymentResource = typed(state.fleet.as_ref()?)?;
+        let view = translated.fleets.get(fleet);
+        let pods: Vec<core::Pod> = state.pods.values().filter_map(|pod| typed(pod)).collect();
+        let report = |pod: &core::Pod| -> Option<&AgentReport> {
+            agents.get(&(fleet.clone(), pod.metadata.name.clone()?)).map(AsRef::as_ref)
+        };
+        let versions = pods.iter().filter_map(report).map(|report| report.haproxy_version.clone());
+        let deployments: Vec<Deployment> = state.deployments.values().filter_map(|deployment| typed(deployment)).collect();
+        let service: Option<core::Service> = state.services.get(&*fleet.name).and_then(|service| typed(service));
+        Some(Self {
+            address: observed::address(&full.spec, service.as_ref(), &pods),
+            spec: full.spec,
+            says: full.status.unwrap_or_default(),
+            view,
+            haproxy_version: versions.min(),
+            rollout: observed::rollout(deployments.iter()),
+            pods: pods.iter().map(|pod| observed::pod(pod, report(pod), view, started, now)).collect(),
+        })
+    }
+
+    fn status(&self, state: &FleetState, fleet: &FleetId, findings: &[Diagnostic], now: Moment) -> IngressDeploymentStatus {
+        let desired = desired(&self.spec, state);
+        let revision = self.view.map(|view| view.revision.to_string());
+        let zones: Vec<String> = self.spec.zones.iter().map(|zone| zone.name.clone()).collect();
+        let (updated, rolled_out, available) = self.rollout;
+        let observed = Observed {
+            generation: state.generation,
+            paused: state.paused,
+            refused: state.refused.first(),
+            not_applied: state.failure.clone().or_else(|| state.problems.first().map(|problem| format!("{}; {}", problem.message, problem.help))),
+            desired,
+            updated,
+            rolled_out,
+            available,
+            least: desired - (desired / 4).max(1).min(desired.saturating_sub(1)),
+            pods: &self.pods,
+            zones: &zones,
+            address: self.address.clone(),
+            selector: &selector_text(&fleet.name),
+            haproxy_version: self.haproxy_version.as_deref(),
+            revision: revision.as_deref(),
+            findings,
+        };
+        status(&observed, &self.says, now.wall)
+    }
+}
+
+/// Pods that are wanted: what Deployments say where an autoscaler decides, else what is asked for.
+fn desired(spec: &crate::api::IngressDeploymentSpec, state: &FleetState) -> u32 {
+    let asked = u32::try_from(spec.total_replicas()).unwrap_or(0);
+    if spec.autoscaling.is_none() {
+        return asked;
+    }
+    let wanted = state.deployments.values().filter_map(|deployment| deployment["spec"]["replicas"].as_u64()).sum::<u64>();
+    u32::try_from(wanted).unwrap_or(u32::MAX)
+}
+
+/// Says to the Ingresses of a fleet where it is reached: nowhere while it is deleted, or no pod serves.
+fn reach(object: &ObjectRef, state: &FleetState, reading: &Reading<'_>, ingresses: &Mutex<Ingresses>) {
+    let reachable = state.deletion.is_none() && reading.pods.iter().any(|pod| pod.serves);
+    let points = match &reading.address {
+        Address::Assigned(addresses) if reachable => addresses.iter().map(|text| Point::parse(text)).collect(),
+        _ => Arc::from([]),
+    };
+    ingresses.lock().unwrap_or_else(PoisonError::into_inner).reach(object, points);
+}
+
+/// What HAProxies of a fleet refused, once for each object and message.
+fn refusals(fleet: &FleetId, agents: &Agents) -> Vec<Diagnostic> {
+    let of_fleet = agents.iter().filter(|((of, _), _)| of == fleet).filter_map(|(_, report)| report.state.as_ref());
+    let mut found: Vec<Diagnostic> = of_fleet
+        .flat_map(|state| state.refused.iter())
+        .filter_map(|refusal| {
+            let object = refusal.sources.first()?;
+            let message = format!("HAProxy refused what this leads to ({}): {}", refusal.resource, refusal.message);
+            let help = "its last good version keeps serving; change the object and it is tried again";
+            Some(Diagnostic { severity: Severity::Error, ..Diagnostic::error(object, "", codes::REFUSED_BY_HAPROXY, message, help) })
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn typed<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    match T::deserialize(value) {
+        Ok(object) => Some(object),
+        Err(error) => {
+            tracing::warn!(%error, name = %value["metadata"]["name"], "an object cannot be read");
+            None
+        }
+    }
+}
