@@ -113,6 +113,7 @@ impl Applier {
         for update in updates {
             let keys: Vec<ResourceKey> = match &update.content {
                 UpdateContent::Full(bundle) => {
+                    self.recognise(bundle);
                     let keys: Vec<ResourceKey> = self.accepted.diff(bundle).into_iter().map(|change| change.key).collect();
                     let before = std::mem::replace(&mut self.wanted, Bundle::clone(bundle));
                     let hash = |bundle: &Bundle, key| bundle.get(key).map(|resource| resource.hash());
@@ -141,14 +142,21 @@ impl Applier {
             return;
         }
         if self.base == Base::LastGood(Some(self.wanted.digest())) {
-            // what was found at the start is what is wanted
-            self.accepted = self.wanted.clone();
-            self.waiting.clear();
-            self.base = Base::Accepted;
-            // what was done to it right before the agent ended may not be in the files
-            self.foreign_reload |= matches!(self.haproxy, Haproxy::Attached(_));
+            self.recognise(&self.wanted.clone());
         }
         self.advance().await;
+    }
+
+    /// What was found at the start may be `bundle`.
+    fn recognise(&mut self, bundle: &Bundle) {
+        if self.base != Base::LastGood(Some(bundle.digest())) {
+            return;
+        }
+        self.accepted = bundle.clone();
+        self.waiting.clear();
+        self.base = Base::Accepted;
+        // what was done to it right before the agent ended may not be in the files
+        self.foreign_reload |= matches!(self.haproxy, Haproxy::Attached(_));
     }
 
     /// What came from a replica that numbers nothing gets its number once the leader says it.
@@ -355,6 +363,9 @@ impl Applier {
             status.ready = self.base != Base::Bootstrap && self.haproxy.is_up();
             status.last_good = matches!(self.base, Base::LastGood(_));
             status.out_of_sync = !self.synced && self.generation > 0;
+            if let Base::LastGood(Some(digest)) = self.base {
+                status.digest = digest;
+            }
             if self.base == Base::Accepted && self.synced {
                 status.generation = self.generation;
                 status.digest = self.wanted.digest();

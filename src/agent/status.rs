@@ -39,7 +39,7 @@ pub struct Status {
     pub capabilities: Capabilities,
     /// The generation that was applied last: everything of it but what is in `refused` and what `waiting` counts.
     pub generation: u64,
-    /// The digest of that generation.
+    /// The digest of that generation, or that of the last good configuration before there is one.
     pub digest: Digest,
     /// How many resources wait for the next reload, are set aside, or are held back for one that is.
     pub waiting: usize,

@@ -63,6 +63,8 @@ pub(super) struct Step {
     pub(super) base: Option<Digest>,
     /// What is new; `None` if it is something else altogether.
     pub(super) changes: Option<Arc<[Change]>>,
+    /// All of it, if it came whole.
+    pub(super) whole: Option<Arc<Bundle>>,
 }
 
 /// What a part led to.
@@ -120,8 +122,9 @@ fn finish(arrived: BTreeMap<ResourceKey, Option<Arc<Resource>>>, (generation, di
         if bundle.digest() != digest {
             return None;
         }
+        let whole = Some(Arc::new(bundle.clone()));
         *kept = Kept { bundle: Some(bundle), generation };
-        return Some(Step { generation, digest, base: None, changes: None });
+        return Some(Step { generation, digest, base: None, changes: None, whole });
     };
     let bundle = kept.bundle.as_mut().filter(|bundle| bundle.digest() == base)?;
     let change = |(key, after): (ResourceKey, Option<Arc<Resource>>)| Change { before: bundle.get(&key).cloned(), key, after };
@@ -133,5 +136,5 @@ fn finish(arrived: BTreeMap<ResourceKey, Option<Arc<Resource>>>, (generation, di
     }
     bundle.apply(&changes);
     kept.generation = generation;
-    Some(Step { generation, digest, base: Some(base), changes: Some(changes) })
+    Some(Step { generation, digest, base: Some(base), changes: Some(changes), whole: None })
 }

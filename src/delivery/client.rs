@@ -12,7 +12,7 @@ use super::server::KEEPALIVE;
 use super::wire::{self, Malformed};
 use super::{identity, outgoing};
 use crate::agent::{Agent, Reloads, Status, Update, UpdateContent};
-use crate::haproxy::bundle::Digest;
+use crate::haproxy::bundle::{Bundle, Digest};
 use crate::model::FleetId;
 use std::collections::BTreeMap;
 use std::io;
@@ -175,6 +175,8 @@ struct Known {
     /// What it said last; `None`: there is no stream.
     said: Option<Replica>,
     released: u64,
+    /// What it said first, until something was delivered: it may be what HAProxy serves already.
+    first: Option<Arc<Bundle>>,
 }
 
 /// Decides whom to obey, and delivers.
@@ -210,7 +212,7 @@ impl Obedience {
     }
 
     fn add(&mut self, address: SocketAddr, held: Held) {
-        self.replicas.insert(address, Known { held, said: None, released: 0 });
+        self.replicas.insert(address, Known { held, said: None, released: 0, first: None });
     }
 
     fn keep(&mut self, addresses: &[SocketAddr]) {
@@ -227,6 +229,9 @@ impl Obedience {
         let complete = step.is_some() || known.said.is_some_and(|said| said.complete);
         known.said = Some(Replica { term, leads, complete, heard });
         known.released = released.unwrap_or(known.released);
+        if self.delivered.is_none() {
+            known.first = known.first.take().or_else(|| step.as_ref().and_then(|step| step.whole.clone()));
+        }
         if let Some(step) = step.filter(|_| self.delivered.is_some_and(|(from, ..)| from == address)) {
             self.steps.push(step);
         }
@@ -290,6 +295,17 @@ impl Obedience {
 
     /// Delivers what `replica` wants, whatever was delivered before.
     fn switch(&mut self, replica: SocketAddr, held: &Held, all: bool) {
+        if let Some(first) = self.replicas.get(&replica).and_then(|known| known.first.clone()) {
+            let digest = first.digest();
+            self.agent.deliver(Update { generation: 0, digest, content: UpdateContent::Full(first.clone()) });
+            let (generation, bundle) = held.all();
+            let digest = bundle.digest();
+            let content = UpdateContent::Changes(first.diff(&bundle).into());
+            self.agent.deliver(Update { generation, digest, content });
+            self.delivered = Some((replica, generation, digest));
+            self.replicas.values_mut().for_each(|known| known.first = None);
+            return self.shared.obey(held);
+        }
         let (generation, digest) = held.present();
         let known = self.delivered.filter(|_| !all).is_some_and(|(.., at)| at == digest);
         let (generation, digest, content) = if known {
@@ -431,6 +447,10 @@ impl Shared {
             haproxy_version: haproxy_version.clone(),
             holds: held.digest().map(|digest| wire::hash_bytes(digest.0)).unwrap_or_default(),
             highest_term: *self.highest_term.borrow(),
+            serves: Some(self.status.borrow().digest)
+                .filter(|digest| *digest != Digest::default())
+                .map(|d| wire::hash_bytes(d.0))
+                .unwrap_or_default(),
         }
     }
 }

@@ -310,6 +310,20 @@ impl Feed {
         state.released_pods.get(pod).copied().unwrap_or_default().max(state.released)
     }
 
+    /// The bundle that had the digest `at`, if that is not long ago and not the present one.
+    pub(crate) fn as_of(&self, at: Digest) -> Option<Delivery> {
+        let state = locked(&self.state);
+        let Present { bundle, log, .. } = state.present.as_ref()?;
+        if at == bundle.digest() {
+            return None;
+        }
+        let mut old = bundle.clone();
+        old.apply(&log.back_to(at)?);
+        let set = old.resources().cloned().collect();
+        // whoever numbered it may not lead any more
+        Some(Delivery { generation: 0, digest: old.digest(), base: None, set, removed: Vec::new() })
+    }
+
     /// The way from `at` to the present; `None` while nothing is published.
     pub(crate) fn way_from(&self, at: Option<Digest>) -> Option<Delivery> {
         let state = locked(&self.state);
@@ -360,11 +374,21 @@ impl Log {
         }
     }
 
+    /// All changes since `at`, in order.
+    fn changes_since(&self, at: Digest) -> Option<impl DoubleEndedIterator<Item = &Change>> {
+        let start = usize::try_from(self.by_digest.get(&at)? - self.first).ok()?;
+        Some(self.entries.range(start..).flat_map(|(_, changes)| changes.iter()))
+    }
+
     /// What became of each resource that changed since `at`.
     fn since(&self, at: Digest) -> Option<BTreeMap<ResourceKey, Option<Arc<Resource>>>> {
-        let start = usize::try_from(self.by_digest.get(&at)? - self.first).ok()?;
-        let changes = self.entries.range(start..).flat_map(|(_, changes)| changes.iter());
-        Some(changes.map(|change| (change.key.clone(), change.after.clone())).collect())
+        Some(self.changes_since(at)?.map(|change| (change.key.clone(), change.after.clone())).collect())
+    }
+
+    /// What leads back to `at`.
+    fn back_to(&self, at: Digest) -> Option<Vec<Change>> {
+        let back = |change: &Change| Change { key: change.key.clone(), before: change.after.clone(), after: change.before.clone() };
+        Some(self.changes_since(at)?.rev().map(back).collect())
     }
 }
 
@@ -441,6 +465,24 @@ mod tests {
         let way = fleet.way_from(Some(start));
         assert_eq!(way.set.len(), 1);
         assert!(way.removed.is_empty());
+    }
+
+    #[test]
+    fn a_bundle_of_a_while_ago_is_known_as_it_was() {
+        let mut fleet = Fleet::new();
+        let mut known = Vec::new();
+        for (name, text) in [("b", Some("1")), ("b", Some("2")), ("c", Some("c")), ("a", None), ("b", None), ("a", Some("a"))] {
+            known.push(fleet.bundle.clone());
+            fleet.change(name, text);
+        }
+        let feed = fleet.feeds.feed(&super::tests::fleet());
+        for bundle in known {
+            let found = feed.as_of(bundle.digest()).unwrap();
+            assert_eq!((found.digest, found.base), (bundle.digest(), None));
+            assert!(found.set.iter().eq(bundle.resources()));
+        }
+        assert_eq!(feed.as_of(fleet.bundle.digest()), None);
+        assert_eq!(feed.as_of(Digest(1)), None);
     }
 
     #[test]

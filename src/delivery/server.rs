@@ -233,6 +233,8 @@ struct Session {
     out: Outgoing,
     /// The bundle that the agent has once all that was sent has arrived.
     at: Option<Digest>,
+    /// What its HAProxy serves, of which it has no more than the digest.
+    serves: Option<Digest>,
     /// Everything has to be sent, whatever it has.
     resync: bool,
     told: Option<(Authority, u64, Digest)>,
@@ -242,6 +244,7 @@ struct Session {
 impl Session {
     fn start(feeds: &Feeds, pod: PodIdentity, hello: &proto::Hello, out: Outgoing) -> Result<Self, Status> {
         let at = wire::optional_digest("holds", &hello.holds)?;
+        let serves = wire::optional_digest("serves", &hello.serves)?.filter(|_| at.is_none());
         feeds.heard_of_term(hello.highest_term);
         let report = AgentReport {
             connected_since: SystemTime::now(),
@@ -251,7 +254,7 @@ impl Session {
         };
         let connection = feeds.connected(&pod.fleet, &pod.pod, report);
         let (feed, authority) = (feeds.feed(&pod.fleet), feeds.authority());
-        Ok(Self { pod, feed, authority, connection, out, at, resync: false, told: None, released: 0 })
+        Ok(Self { pod, feed, authority, connection, out, at, serves, resync: false, told: None, released: 0 })
     }
 
     async fn run<I: Identity>(mut self, identity: &I, token: &str, mut agent: Streaming<proto::FromAgent>) -> Result<(), Status> {
@@ -305,6 +308,11 @@ impl Session {
 
     /// Says what the agent does not know yet.
     async fn catch_up(&mut self) -> Result<(), Status> {
+        if let Some(delivery) = self.serves.and_then(|serves| self.feed.as_of(serves)) {
+            let digest = delivery.digest;
+            self.deliver(delivery).await?;
+            self.at = Some(digest);
+        }
         let resync = std::mem::take(&mut self.resync);
         let at = self.at.filter(|_| !resync);
         if let Some(delivery) = self.feed.way_from(at) {
@@ -313,6 +321,7 @@ impl Session {
                 self.deliver(delivery).await?;
                 self.at = Some(news.2);
                 self.told = Some(news);
+                self.serves = None;
             }
         }
         let released = self.feed.released(&self.pod.pod);

@@ -70,7 +70,9 @@ fn from_agent() -> Vec<(&'static str, FromAgent)> {
         haproxy_version: "3.4.7".to_owned(),
         holds: DIGEST.to_vec(),
         highest_term: 3,
+        serves: Vec::new(),
     };
+    let serving = proto::Hello { holds: Vec::new(), serves: DIGEST.to_vec(), ..hello.clone() };
     let refusal = proto::Refusal {
         generation: 8,
         resource: Some(wire::encode_key(&ResourceKey::Backend("b2".into()))),
@@ -95,6 +97,7 @@ fn from_agent() -> Vec<(&'static str, FromAgent)> {
     };
     [
         ("agent-hello", from_agent::Kind::Hello(hello)),
+        ("agent-hello-serves", from_agent::Kind::Hello(serving)),
         ("agent-report", from_agent::Kind::Report(report)),
         ("agent-resync", from_agent::Kind::Resync(proto::Resync {})),
     ]
@@ -108,7 +111,9 @@ fn recorded(name: &str, message: &impl Message) -> Vec<u8> {
     if !path.exists() && std::env::var_os("BLESS").is_some() {
         let mut text = String::new();
         for line in message.encode_to_vec().chunks(48) {
-            line.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+            for byte in line {
+                write!(text, "{byte:02x}").unwrap();
+            }
             text.push('\n');
         }
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
