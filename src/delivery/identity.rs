@@ -20,7 +20,9 @@ pub const AUDIENCE: &str = "haproxy-fleet.dev/operator";
 /// The label of a pod that names its fleet.
 pub const FLEET_LABEL: &str = "haproxy-fleet.dev/fleet";
 /// How long a review holds.
-pub const REVIEW_HOLDS: Duration = Duration::from_secs(10);
+const REVIEW_HOLDS: Duration = Duration::from_secs(10);
+/// How often a stream is reviewed again: each time costs the API server two requests.
+const REVIEWS: Duration = Duration::from_secs(60);
 /// Reviews that are remembered at most.
 const REMEMBERED: usize = 4096;
 /// Reviews that are asked for at a time.
@@ -58,6 +60,11 @@ pub enum IdentityError {
 pub trait Identity: Send + Sync + 'static {
     /// The pod that `token` belongs to.
     fn pod(&self, token: &str) -> impl Future<Output = Result<PodIdentity, IdentityError>> + Send;
+
+    /// How often whoever was let in is to be asked about again.
+    fn interval(&self) -> Duration {
+        REVIEWS
+    }
 }
 
 /// Asks the API server. A review is remembered for ten seconds, a refusal is not.
@@ -65,12 +72,19 @@ pub struct TokenReviews {
     client: Client,
     known: Mutex<BTreeMap<[u8; 32], (Instant, PodIdentity)>>,
     at_once: Semaphore,
+    interval: Duration,
 }
 
 impl TokenReviews {
     /// Reviews by `client`, which has to be allowed to create `tokenreviews` and to get `pods`.
     pub fn new(client: Client) -> Self {
-        Self { client, known: Mutex::default(), at_once: Semaphore::new(AT_ONCE) }
+        Self { client, known: Mutex::default(), at_once: Semaphore::new(AT_ONCE), interval: REVIEWS }
+    }
+
+    /// The same, with another time between two reviews of a stream.
+    #[must_use]
+    pub fn every(self, interval: Duration) -> Self {
+        Self { interval, ..self }
     }
 
     fn remembered(&self, key: &[u8; 32]) -> Option<PodIdentity> {
@@ -111,6 +125,10 @@ impl Identity for TokenReviews {
         let identity = self.review(token).await?;
         self.remember(key, &identity);
         Ok(identity)
+    }
+
+    fn interval(&self) -> Duration {
+        self.interval
     }
 }
 

@@ -1,10 +1,11 @@
 //! The operator's end: one stream for each agent, let in by its token, followed from its feed.
 
 use super::feed::{AgentReport, AgentState, Authority, Connection, Delivery, Feed, Feeds};
-use super::identity::{Identity, IdentityError, PodIdentity, REVIEW_HOLDS};
+use super::identity::{Identity, IdentityError, PodIdentity};
 use super::proto::delivery_server::{self, DeliveryServer};
 use super::proto::{self, from_agent, from_operator};
 use super::wire::{self, Malformed};
+use crate::agent::runtime::random;
 use crate::agent::{Refusal, ReloadRecord};
 use crate::haproxy::bundle::Digest;
 use prost::Message;
@@ -14,7 +15,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::StreamExt;
@@ -197,13 +197,38 @@ async fn follow<I: Identity>(
     let left = pod.expires.duration_since(SystemTime::now()).unwrap_or_default();
     let session = async {
         let hello = introduce(&pod, &mut agent).await?;
-        Session::start(&feeds, pod, &hello, out)?.run(identity, token, agent).await
+        let session = Session::start(&feeds, &pod, &hello, out)?;
+        tokio::select! {
+            end = session.run(agent) => end,
+            // beside it: an API server that does not answer silences no stream
+            end = review(identity, token, &pod) => Err(end),
+        }
     };
     match tokio::time::timeout(left, session).await {
         Ok(Ok(())) => Status::ok("the agent ended the stream"),
         Ok(Err(status)) => status,
         Err(_) => Status::unauthenticated("the token has expired"),
     }
+}
+
+/// Looks at the token again and again; returns once its pod is to be let in no more. That nobody can say so ends no
+/// stream: what serves goes on.
+async fn review<I: Identity>(identity: &I, token: &str, known: &PodIdentity) -> Status {
+    loop {
+        // replicas and streams that began together do not ask together
+        tokio::time::sleep(identity.interval().mul_f64(0.9 + jitter() / 5.0)).await;
+        match identity.pod(token).await {
+            Ok(pod) if pod == *known => {}
+            Ok(_) => return Status::permission_denied("the pod belongs to another fleet by now"),
+            Err(IdentityError::Unavailable(why)) => tracing::warn!(pod = known.pod, why, "a stream goes on without a review"),
+            Err(error) => return not_let_in(error),
+        }
+    }
+}
+
+/// Between 0 and 1.
+fn jitter() -> f64 {
+    f64::from(u32::try_from(random() % 1000).unwrap_or_default()) / 1000.0
 }
 
 /// The first word of an agent, which has to be the one that its token says.
@@ -226,7 +251,7 @@ async fn introduce(pod: &PodIdentity, agent: &mut Streaming<proto::FromAgent>) -
 
 /// What one agent has been told.
 struct Session {
-    pod: PodIdentity,
+    pod: String,
     feed: Arc<Feed>,
     authority: watch::Receiver<Authority>,
     connection: Connection,
@@ -242,7 +267,7 @@ struct Session {
 }
 
 impl Session {
-    fn start(feeds: &Feeds, pod: PodIdentity, hello: &proto::Hello, out: Outgoing) -> Result<Self, Status> {
+    fn start(feeds: &Feeds, pod: &PodIdentity, hello: &proto::Hello, out: Outgoing) -> Result<Self, Status> {
         let at = wire::optional_digest("holds", &hello.holds)?;
         let serves = wire::optional_digest("serves", &hello.serves)?.filter(|_| at.is_none());
         feeds.heard_of_term(hello.highest_term);
@@ -254,15 +279,14 @@ impl Session {
         };
         let connection = feeds.connected(&pod.fleet, &pod.pod, report);
         let (feed, authority) = (feeds.feed(&pod.fleet), feeds.authority());
-        Ok(Self { pod, feed, authority, connection, out, at, serves, resync: false, told: None, released: 0 })
+        Ok(Self { pod: pod.pod.clone(), feed, authority, connection, out, at, serves, resync: false, told: None, released: 0 })
     }
 
-    async fn run<I: Identity>(mut self, identity: &I, token: &str, mut agent: Streaming<proto::FromAgent>) -> Result<(), Status> {
+    async fn run(mut self, mut agent: Streaming<proto::FromAgent>) -> Result<(), Status> {
         let mut moved = self.feed.moved();
         let mut authority = self.authority.clone();
         let mut beat = tokio::time::interval(HEARTBEAT);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut review = tokio::time::interval_at(Instant::now() + REVIEW_HOLDS, REVIEW_HOLDS);
         loop {
             tokio::select! {
                 message = agent.message() => {
@@ -273,22 +297,8 @@ impl Session {
                 _ = moved.changed() => {}
                 _ = authority.changed() => {}
                 _ = beat.tick() => self.say(None).await?,
-                _ = review.tick() => self.review(identity, token).await?,
             }
             self.catch_up().await?;
-        }
-    }
-
-    /// Ends the stream of a pod that is gone. That nobody can say so ends none: what serves goes on.
-    async fn review<I: Identity>(&self, identity: &I, token: &str) -> Result<(), Status> {
-        match identity.pod(token).await {
-            Ok(pod) if pod == self.pod => Ok(()),
-            Ok(_) => Err(Status::permission_denied("the pod belongs to another fleet by now")),
-            Err(IdentityError::Unavailable(why)) => {
-                tracing::warn!(pod = self.pod.pod, why, "a stream goes on without a review");
-                Ok(())
-            }
-            Err(error) => Err(not_let_in(error)),
         }
     }
 
@@ -324,7 +334,7 @@ impl Session {
                 self.serves = None;
             }
         }
-        let released = self.feed.released(&self.pod.pod);
+        let released = self.feed.released(&self.pod);
         if released != self.released && self.authority.borrow().leads {
             self.released = released;
             self.say(Some(from_operator::Kind::Release(proto::Release { generation: released }))).await?;

@@ -10,7 +10,7 @@ use fleet_api_server::ApiServer;
 use haproxy_fleet::agent::Status;
 use haproxy_fleet::delivery::certificates::{Material, Plan, carry_out};
 use haproxy_fleet::delivery::client::{Follower, Settings};
-use haproxy_fleet::delivery::identity::{AUDIENCE, FLEET_LABEL, TokenReviews};
+use haproxy_fleet::delivery::identity::{AUDIENCE, FLEET_LABEL, Identity, IdentityError, PodIdentity, TokenReviews};
 use haproxy_fleet::delivery::proto::delivery_client::DeliveryClient;
 use haproxy_fleet::delivery::proto::{self, from_agent, from_operator};
 use haproxy_fleet::delivery::{AgentReport, Authority, Feeds, Published, server as delivery_server};
@@ -106,7 +106,7 @@ impl Replica {
         let feeds = Feeds::new();
         let listener = eventually(async || TcpListener::bind(address).await.ok()).await;
         let (tls, config) = watch::channel(cluster.material.server_config().unwrap());
-        let identity = TokenReviews::new(cluster.api.client());
+        let identity = TokenReviews::new(cluster.api.client()).every(Duration::from_secs(2));
         let (stop, stopped) = oneshot::channel();
         let serving = delivery_server::serve(listener, config, feeds.clone(), identity, async { _ = stopped.await });
         let task = tokio::spawn(async move { serving.await.unwrap() });
@@ -502,6 +502,40 @@ async fn a_stream_ends_with_its_pod_and_with_its_token() {
     let status = refusal(lives).await;
     assert_eq!((status.code(), status.message()), (Code::Unauthenticated, "pod infra/edge-0 is gone"));
     eventually(async || replica.feeds.agents().borrow().is_empty().then_some(())).await;
+}
+
+/// Lets everybody in once, and answers nothing any more after that.
+struct Hanging(AtomicBool);
+
+impl Identity for Hanging {
+    async fn pod(&self, _: &str) -> Result<PodIdentity, IdentityError> {
+        if self.0.swap(true, Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        let expires = SystemTime::now() + Duration::from_secs(3600);
+        let (namespace, pod, uid) = ("infra".to_owned(), "edge-0".to_owned(), "u".to_owned());
+        Ok(PodIdentity { namespace, pod, uid, service_account: "edge".to_owned(), fleet: fleet(), expires })
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(10)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_does_not_answer_silences_no_stream() {
+    let cluster = Cluster::new();
+    let (feeds, address) = (Feeds::new(), SocketAddr::from((crate::rig::address(), 9443)));
+    let listener = TcpListener::bind(address).await.unwrap();
+    let (_tls, config) = watch::channel(cluster.material.server_config().unwrap());
+    let hanging = Hanging(AtomicBool::new(false));
+    let _serving = tokio::spawn(delivery_server::serve(listener, config, feeds.clone(), hanging, std::future::pending()));
+    let mut stream = stream(&cluster, address, Some("t"), vec![hello("edge", "edge-0")]).await.unwrap();
+    for _ in 0..2 {
+        assert!(stream.message().await.unwrap().unwrap().kind.is_none());
+    }
+    feeds.publish(&fleet(), Published { generation: 0, changes: &[], bundle: &skeleton() });
+    while stream.message().await.unwrap().unwrap().kind.is_none() {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
