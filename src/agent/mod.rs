@@ -14,6 +14,7 @@ mod pod;
 mod process;
 mod reaper;
 mod reload;
+pub mod room;
 pub mod runtime;
 mod status;
 pub mod stop;

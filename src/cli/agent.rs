@@ -1,6 +1,7 @@
 //! `agent`: what runs in a pod beside HAProxy, and the small things that the pod's containers need of it.
 
 use super::{Error, Exit, Output};
+use crate::agent::room::make_room;
 use crate::agent::stop::{MASTER_SOCKET, Stopped, Times, stop};
 use crate::agent::{Agent, Pod, Settings, supervisor};
 use crate::delivery::client::{self, Follower};
@@ -302,12 +303,17 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
     };
     let address = |port| SocketAddr::from((arguments.address.unwrap_or_else(everywhere), port));
     let binds = BTreeMap::from([("http".to_owned(), vec![address(arguments.http)]), ("https".to_owned(), vec![address(arguments.https)])]);
+    // HAProxy's container has the same limit: it does not start with less than it asks for
+    let connections = make_room().connections;
+    if connections < arguments.max_connections {
+        tracing::warn!(connections, asked = arguments.max_connections, "fewer connections than asked for: the file limit is too low");
+    }
     let pod = Pod {
         name: pod_name(arguments)?,
         binds,
         health: address(arguments.health),
         threads: arguments.threads,
-        max_connections: arguments.max_connections,
+        max_connections: arguments.max_connections.min(connections),
         default_certificate: key("default.pem")?,
         ticket_keys: key("tickets")?,
     };

@@ -9,6 +9,7 @@ use super::record::Record;
 use super::{record, state, view};
 use crate::admin;
 use crate::agent::Agent;
+use crate::agent::room::make_room;
 use crate::api::{Created, IngressDeployment};
 use crate::cli::Output;
 use crate::haproxy::bundle::Change;
@@ -38,6 +39,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 /// The state is told at most that often: findings and replicas of large fleets are many.
 const TELL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Connections of each HAProxy: plenty on one machine.
+const MAX_CONNECTIONS: u32 = 4_000;
 /// What could not be done is tried again that often.
 const RETRY: Duration = Duration::from_secs(2);
 /// How long the HAProxies of a `local` that was killed may take to end.
@@ -235,13 +238,13 @@ impl Local {
         let default_certificate = state::default_certificate(&settings.state).map_err(io_error("cannot make a default certificate"))?;
         let secret = state::secret(&settings.state).map_err(io_error("cannot make a secret"))?;
         let sockets = state::socket_directory(&settings.state).map_err(io_error("cannot make a directory for sockets"))?;
-        let room = state::make_room();
+        let room = make_room();
         let environment = Environment {
             state: settings.state.clone(),
             sockets,
             haproxies: settings.haproxies.clone(),
             launcher: settings.launcher.clone(),
-            max_connections: room.connections,
+            max_connections: room.connections.min(MAX_CONNECTIONS),
             default_certificate: PrivateBytes::new(default_certificate),
             secret: PrivateBytes::new(secret),
             news: Arc::new(Notify::new()),

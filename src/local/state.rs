@@ -1,6 +1,5 @@
 //! Where `local` keeps what must outlive it.
 
-use crate::haproxy::render;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -66,36 +65,6 @@ fn made_once(state: &Path, name: &str, make: impl FnOnce() -> io::Result<Vec<u8>
     Ok(content)
 }
 
-/// What each HAProxy can take, by the files that it may open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Connections at once.
-    pub connections: u32,
-    /// Servers whose health it can check.
-    pub checked_servers: usize,
-}
-
-/// Lets this process open as many files as it may, and says what that is enough for.
-pub fn make_room() -> Room {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    // without success it stays at the lower one
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    room_within(limit.maximum.unwrap_or(u64::MAX))
-}
-
-/// Half of the descriptors for connections, a quarter for health checks, the rest for all else.
-///
-/// HAProxy needs two descriptors for a connection and one for every server that it checks; it does not start
-/// with less than both ask for. 4,000 connections are plenty on one machine.
-fn room_within(descriptors: u64) -> Room {
-    let quarter = descriptors / 4;
-    Room {
-        connections: u32::try_from(quarter).map_or(4_000, |quarter| quarter.clamp(50, 4_000)),
-        checked_servers: usize::try_from(quarter).map_or(usize::MAX, |quarter| quarter.min(render::Options::default().max_checked_servers)),
-    }
-}
-
 /// A directory for sockets that only this user can enter. Its path is short, as a socket's may hold 97 bytes
 /// at most, which is why it is not in the state directory.
 pub fn socket_directory(state: &Path) -> io::Result<PathBuf> {
@@ -133,13 +102,6 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         fs::write(state.path().join("secret"), b"").unwrap();
         assert!(secret(state.path()).unwrap_err().to_string().contains("remove it"));
-    }
-
-    #[test]
-    fn connections_and_checks_fit_into_the_descriptors_that_there_are() {
-        let room = |connections, checked_servers| Room { connections, checked_servers };
-        let expected = [room(256, 256), room(1024, 1024), room(4_000, 20_000), room(4_000, 20_000)];
-        assert_eq!([1024, 4096, 1 << 20, u64::MAX].map(room_within), expected);
     }
 
     #[test]

@@ -132,7 +132,8 @@ fn has_turn(states: &States, fleet: &FleetId, image: &str) -> bool {
     let is_behind = |state: &FleetState| {
         state.deployments.values().any(|deployment| InUse::of(deployment).operator_image.is_some_and(|used| used != image))
     };
-    let follows = |state: &FleetState| state.fleet.as_ref().is_some_and(|fleet| fleet["spec"]["upgradePolicy"] == json!(UpgradePolicy::Automatic));
+    let follows =
+        |state: &FleetState| state.fleet.as_ref().is_some_and(|fleet| fleet["spec"]["upgradePolicy"] == json!(UpgradePolicy::Automatic));
     let next = states.iter().find(|(_, state)| follows(state) && is_behind(state));
     !moving && next.is_some_and(|(key, _)| of_key(key))
 }
@@ -153,4 +154,3 @@ impl Withdraw for Withdrawn {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_withdrawn(&fleet.object())
     }
 }
-

@@ -48,7 +48,10 @@ pub(super) fn pod(
     let terminating = pod.metadata.deletion_timestamp.is_some();
     Pod {
         name: pod.metadata.name.clone().unwrap_or_default(),
-        zone: labels.and_then(|labels| labels.get(ZONE).or_else(|| labels.get(crate::fleet::build::LABEL_ZONE))).filter(|zone| !zone.is_empty()).cloned(),
+        zone: labels
+            .and_then(|labels| labels.get(ZONE).or_else(|| labels.get(crate::fleet::build::LABEL_ZONE)))
+            .filter(|zone| !zone.is_empty())
+            .cloned(),
         serves: ready && !terminating,
         terminating,
         behind_since: view.and_then(|view| behind_since(report, view, started, now)),

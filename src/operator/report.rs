@@ -37,7 +37,12 @@ pub(super) struct Sources {
 }
 
 /// Tells `/status` at every replica, and the cluster at the one that leads.
-pub(super) async fn tell(mut sources: Sources, writer: impl Fn() -> Writer, ingresses: Arc<Mutex<Ingresses>>, told: watch::Sender<Arc<Status>>) {
+pub(super) async fn tell(
+    mut sources: Sources,
+    writer: impl Fn() -> Writer,
+    ingresses: Arc<Mutex<Ingresses>>,
+    told: watch::Sender<Arc<Status>>,
+) {
     let started = Instant::now();
     let mut writing: Option<Writer> = None;
     let mut due: Option<Instant> = None;
@@ -64,13 +69,7 @@ pub(super) async fn tell(mut sources: Sources, writer: impl Fn() -> Writer, ingr
     }
 }
 
-fn reports(
-    translated: &Translated,
-    agents: &Agents,
-    states: &States,
-    ingresses: &Mutex<Ingresses>,
-    started: Instant,
-) -> Reports {
+fn reports(translated: &Translated, agents: &Agents, states: &States, ingresses: &Mutex<Ingresses>, started: Instant) -> Reports {
     let now = Moment::now();
     let mut fleets = BTreeMap::new();
     let mut findings: Vec<Diagnostic> = translated.findings.to_vec();
@@ -103,20 +102,12 @@ struct Reading<'r> {
 }
 
 impl<'r> Reading<'r> {
-    fn of(
-        fleet: &FleetId,
-        state: &FleetState,
-        translated: &'r Translated,
-        agents: &Agents,
-        started: Instant,
-        now: Moment,
-    ) -> Option<Self> {
+    fn of(fleet: &FleetId, state: &FleetState, translated: &'r Translated, agents: &Agents, started: Instant, now: Moment) -> Option<Self> {
         let full: IngressDeploymentResource = typed(state.fleet.as_ref()?)?;
         let view = translated.fleets.get(fleet);
         let pods: Vec<core::Pod> = state.pods.values().filter_map(|pod| typed(pod)).collect();
-        let report = |pod: &core::Pod| -> Option<&AgentReport> {
-            agents.get(&(fleet.clone(), pod.metadata.name.clone()?)).map(AsRef::as_ref)
-        };
+        let report =
+            |pod: &core::Pod| -> Option<&AgentReport> { agents.get(&(fleet.clone(), pod.metadata.name.clone()?)).map(AsRef::as_ref) };
         let versions = pods.iter().filter_map(report).map(|report| report.haproxy_version.clone());
         let deployments: Vec<Deployment> = state.deployments.values().filter_map(|deployment| typed(deployment)).collect();
         let service: Option<core::Service> = state.services.get(&*fleet.name).and_then(|service| typed(service));
@@ -140,7 +131,10 @@ impl<'r> Reading<'r> {
             generation: state.generation,
             paused: state.paused,
             refused: state.refused.first(),
-            not_applied: state.failure.clone().or_else(|| state.problems.first().map(|problem| format!("{}; {}", problem.message, problem.help))),
+            not_applied: state
+                .failure
+                .clone()
+                .or_else(|| state.problems.first().map(|problem| format!("{}; {}", problem.message, problem.help))),
             desired,
             updated,
             rolled_out,

@@ -123,11 +123,8 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let translated = stage.translated();
     let (inputs, received) = mpsc::channel(QUEUE);
     parts.run("translation", stage.run(received));
-    let watched = cluster::Settings {
-        namespaces: settings.namespaces.clone(),
-        fleets: settings.fleets.clone(),
-        ..cluster::Settings::default()
-    };
+    let watched =
+        cluster::Settings { namespaces: settings.namespaces.clone(), fleets: settings.fleets.clone(), ..cluster::Settings::default() };
     parts.run("watching", pass_on(Cluster::watch(client.clone(), watched), inputs.clone()));
     parts.run("numbering", leading::follow(election.clone(), inputs, translated.clone()));
 

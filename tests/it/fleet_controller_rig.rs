@@ -3,11 +3,11 @@
 
 use fleet_api_server::ApiServer;
 use fleet_api_server::faults::{Faults, Plan};
+use futures::future::BoxFuture;
 use haproxy_fleet::fleet::apply::FleetKey;
 use haproxy_fleet::fleet::build::{Desired, Ownership};
 use haproxy_fleet::fleet::controller::{Build, BuildError, Controller, FleetState, Seen, Settings, States, Withdraw};
 use haproxy_fleet::report::{Diagnostic, Kind, ObjectRef, codes};
-use futures::future::BoxFuture;
 use kube::Client;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -246,7 +246,7 @@ impl Cluster {
     /// Whether everything is as the spec asks, and nothing else is there.
     pub(crate) fn is_as_asked(&self) -> bool {
         let Some(fleet) = self.server.get("haproxy-fleet.dev/v1alpha1", "IngressDeployment", "infra", "edge") else { return false };
-        let wanted = Sample.build(&fleet, &Seen::default()).unwrap();
+        let wanted = Sample.make(&fleet).unwrap();
         let names: BTreeSet<String> = wanted.iter().map(|object| format!("{}/{}", object.kind, object.name)).collect();
         let is_there = |object: &Desired| {
             let live = self.server.get(&object.api_version, &object.kind, object.namespace.as_deref().unwrap_or_default(), &object.name);

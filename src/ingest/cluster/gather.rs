@@ -104,11 +104,8 @@ impl Gather {
     /// Brings the sources up to what is wanted now. Secrets are asked for in all namespaces, and where that is not
     /// permitted in those that may refer to some.
     pub(super) fn follow(&mut self) -> Follow {
-        let mut wanted: BTreeSet<Source> = Resource::FROM_THE_START
-            .into_iter()
-            .chain([Resource::Secrets])
-            .flat_map(|resource| resource.sources(&self.settings))
-            .collect();
+        let mut wanted: BTreeSet<Source> =
+            Resource::FROM_THE_START.into_iter().chain([Resource::Secrets]).flat_map(|resource| resource.sources(&self.settings)).collect();
         let everywhere = Source { resource: Resource::Secrets, namespace: None };
         if self.sources.get(&everywhere).is_some_and(|told| matches!(told.condition, Condition::Forbidden(_))) {
             wanted.extend(self.secrets_near.sources(Resource::Secrets));

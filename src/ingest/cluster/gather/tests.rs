@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::ingest::cluster::Namespaces;
 use crate::api::backend::BackendGroup::{HaproxyFleet, HaproxyOrg};
+use crate::ingest::cluster::Namespaces;
 use crate::ingest::cluster::watch::found;
 use serde_json::{Value, json};
 
