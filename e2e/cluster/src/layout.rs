@@ -2,7 +2,7 @@
 
 use crate::error::ClusterError;
 use sha2::{Digest, Sha256};
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// The directories of a cluster: what is built is shared by all clusters of a user, the state is one cluster's own.
@@ -91,7 +91,17 @@ impl Layout {
     /// Keeps others from bringing this cluster up or down until the file is closed.
     pub(crate) fn lock(&self) -> Result<File, ClusterError> {
         // not in the state, which is removed while the lock is held
-        let path = self.built.join(format!("{}.lock", self.short_name()));
+        self.locked(&format!("{}.lock", self.short_name()))
+    }
+
+    /// Keeps others from building until the file is closed.
+    pub(crate) fn lock_build(&self) -> Result<File, ClusterError> {
+        fs::create_dir_all(&self.built).map_err(ClusterError::file(&self.built))?;
+        self.locked("build.lock")
+    }
+
+    fn locked(&self, name: &str) -> Result<File, ClusterError> {
+        let path = self.built.join(name);
         let file = File::create(&path).map_err(ClusterError::file(&path))?;
         file.lock().map_err(ClusterError::file(&path))?;
         Ok(file)

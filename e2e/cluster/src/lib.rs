@@ -44,6 +44,7 @@ pub use prove::prove;
 /// Builds every program and image of the cluster, and installs the few Debian packages that it takes. Safe to run again.
 /// Tells `progress` of each step.
 pub fn build(layout: &Layout, progress: impl Fn(&str)) -> Result<(), ClusterError> {
+    let _lock = layout.lock_build()?;
     programs::build(layout, &progress)?;
     images::build(layout, &progress)
 }

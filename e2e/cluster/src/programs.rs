@@ -1,8 +1,9 @@
-//! The programs of a cluster, built from Go modules at pinned versions. Go's own cache makes a repeated build quick.
+//! The programs of a cluster, built from Go modules at pinned versions; those that are built already are left alone.
 
 use crate::command::output;
 use crate::error::ClusterError;
 use crate::layout::Layout;
+use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +13,7 @@ use std::process::Command;
 const PACKAGES: [&str; 7] = ["nftables", "libseccomp-dev", "gcc", "libc6-dev", "iproute2", "util-linux", "ca-certificates"];
 
 /// One Go module and what is built of it.
+#[derive(Debug)]
 struct Module {
     name: &'static str,
     /// The module whose version counts, and that holds the packages.
@@ -28,6 +30,15 @@ struct Module {
 impl Module {
     const fn new(name: &'static str, pinned: &'static str, packages: &'static [&'static str]) -> Self {
         Self { name, pinned, packages, tags: "", directory: "", c: false }
+    }
+
+    /// The programs that it makes.
+    fn outputs(&self, layout: &Layout) -> Vec<PathBuf> {
+        let name = |package: &&'static str| match package.rsplit('/').next() {
+            Some("" | ".") | None => self.name,
+            Some(last) => last,
+        };
+        self.packages.iter().map(|package| layout.bin().join(self.directory).join(name(package))).collect()
     }
 }
 
@@ -62,10 +73,38 @@ pub(crate) fn build(layout: &Layout, progress: &impl Fn(&str)) -> Result<(), Clu
     install_packages()?;
     install_itself(layout)?;
     for module in &MODULES {
+        let (stamp, state) = (layout.bin().join(format!("{}.built", module.name)), state(module)?);
+        if fs::read_to_string(&stamp).is_ok_and(|built| built == state) && module.outputs(layout).iter().all(|path| path.exists()) {
+            continue;
+        }
         progress(module.name);
         compile(layout, module)?;
+        fs::write(&stamp, state).map_err(ClusterError::file(stamp))?;
     }
     install_plugin(layout)
+}
+
+/// What decides what a module's programs are: its files, how it is built, and by which compiler. Go would find out by itself,
+/// but takes seconds for each module.
+fn state(module: &Module) -> Result<String, ClusterError> {
+    let source = source(module.name);
+    let mut hash = Sha256::new();
+    hash.update(output(Command::new("go").arg("version"))?);
+    hash.update(format!("{module:?}"));
+    for path in files(&source)? {
+        hash.update(path.strip_prefix(&source).unwrap_or(&path).as_os_str().as_encoded_bytes());
+        hash.update(fs::read(&path).map_err(ClusterError::file(path))?);
+    }
+    Ok(hash.finalize().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
+}
+
+/// The files in a folder and the folders in it, in order.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, ClusterError> {
+    let entries = fs::read_dir(folder).map_err(ClusterError::file(folder))?;
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    let found = paths.into_iter().map(|path| if path.is_dir() { files(&path) } else { Ok(vec![path]) });
+    Ok(found.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 fn install_packages() -> Result<(), ClusterError> {
