@@ -153,9 +153,23 @@ impl Cluster {
         until("the API server", READY, &self.layout.log(), answers)
     }
 
-    /// Brings an image archive to every node that is up. No registry is asked.
+    /// Brings an image archive to every node, to one that is down when it boots. No registry is asked.
     pub fn load_image(&self, archive: &Path) -> Result<(), ClusterError> {
-        each(self.nodes().filter(NodeHandle::is_up), |node| node.load_image(archive))
+        let kept = self.keep(archive)?;
+        each(self.nodes().filter(NodeHandle::is_up), |node| node.load_image(&kept))
+    }
+
+    /// Puts an archive where nodes look when they boot, in place of an earlier one from the same path.
+    fn keep(&self, archive: &Path) -> Result<PathBuf, ClusterError> {
+        let archive = archive.canonicalize().map_err(ClusterError::file(archive))?;
+        let directory = self.layout.loaded();
+        let name = archive.display().to_string().trim_matches('/').trim_end_matches(".tar").replace('/', "-");
+        let kept = directory.join(format!("{name}.tar"));
+        let new = directory.join("new");
+        fs::create_dir_all(&directory).map_err(ClusterError::file(&directory))?;
+        fs::copy(&archive, &new).map_err(ClusterError::file(archive))?;
+        fs::rename(&new, &kept).map_err(ClusterError::file(&kept))?;
+        Ok(kept)
     }
 
     fn host(&self) -> Machine {

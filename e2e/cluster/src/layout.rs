@@ -48,6 +48,11 @@ impl Layout {
         self.built.join("images")
     }
 
+    /// The image archives that were loaded since the cluster is up.
+    pub fn loaded(&self) -> PathBuf {
+        self.state.join("loaded")
+    }
+
     /// All that `down` removes.
     pub fn state(&self) -> &Path {
         &self.state

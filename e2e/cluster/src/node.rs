@@ -110,10 +110,9 @@ impl NodeHandle {
     }
 
     fn load_all(&self) -> Result<(), ClusterError> {
-        let directory = self.layout.images();
-        let entries = fs::read_dir(&directory).map_err(ClusterError::file(&directory))?;
-        let mut archives: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-        archives.retain(|path| path.extension().is_some_and(|extension| extension == "tar"));
+        let directories = [self.layout.images(), self.layout.loaded()];
+        let files = directories.into_iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten().flatten();
+        let mut archives: Vec<_> = files.map(|entry| entry.path()).filter(|path| path.extension() == Some("tar".as_ref())).collect();
         archives.sort();
         archives.iter().try_for_each(|archive| self.load_image(archive))
     }
