@@ -48,7 +48,7 @@ pub fn prove(cluster: &Cluster, progress: impl Fn(&str)) -> Proof {
         check(&prover).map_err(|error| ClusterError::Unproven(format!("not so: {name}: {error}")))?;
         progress(name);
     }
-    prover.clean()
+    prover.clean("--wait=false")
 }
 
 struct Prover {
@@ -58,15 +58,15 @@ struct Prover {
 impl Prover {
     fn prepare(&self) -> Proof {
         let manifests = MANIFESTS.replace("ECHO_IMAGE", images::ECHO).replace("HAPROXY_IMAGE", images::HAPROXY);
-        self.clean()?; // what a run that failed left
+        self.clean("--timeout=90s")?; // what an earlier run left
         // a namespace is there before its default service account is, and without that pods are refused
         self.cluster.apply(MANIFESTS.split("\n---\n").next().unwrap_or_default())?;
         self.soon("the default service account", || Ok(self.get("serviceaccount", "default").is_ok()))?;
         self.cluster.apply(&manifests)
     }
 
-    fn clean(&self) -> Proof {
-        self.cluster.kubectl_output(&["delete", "namespace", "prove", "--ignore-not-found", "--timeout=90s"]).map(drop)
+    fn clean(&self, wait: &str) -> Proof {
+        self.cluster.kubectl_output(&["delete", "namespace", "prove", "--ignore-not-found", wait]).map(drop)
     }
 
     fn nodes(&self) -> Proof {
