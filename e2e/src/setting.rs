@@ -24,7 +24,7 @@ pub struct Setting {
 
 impl Setting {
     /// The cluster, into which the operator is installed once.
-    pub async fn get() -> Outcome<&'static Self> {
+    pub async fn shared() -> Outcome<&'static Self> {
         SETTING
             .get_or_try_init(|| async {
                 let cluster = Cluster::new(Layout::from_environment()?);
@@ -62,7 +62,10 @@ impl Setting {
     pub async fn namespace(&self, name: &str) -> Outcome {
         self.kubectl(&["delete", "namespace", name, "--ignore-not-found", "--timeout=120s"]).await?;
         self.kubectl(&["create", "namespace", name]).await?;
-        eventually("the default service account", SOON, || self.kubectl(&["-n", name, "get", "serviceaccount", "default"])).await.map(drop)
+        eventually("the default service account", SOON, || async {
+            self.kubectl(&["-n", name, "get", "serviceaccount", "default"]).await.map(drop)
+        })
+        .await
     }
 
     /// The address of the Service of a fleet, once it has one.

@@ -166,7 +166,7 @@ fn an_agent_that_is_killed_again_and_again_leaves_its_pod_ready_and_serving() {
 fn the_leader_is_killed_and_another_one_writes() {
     run(|setting| async move {
         let address = two(setting, "leader", 1).await?;
-        let lease = || setting.get(&["lease", "-n", SYSTEM, "haproxy-fleet"]);
+        let lease = || async { setting.get(&["lease", "-n", SYSTEM, "haproxy-fleet"]).await };
         let holder = lease().await?["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
         let pod = holder.split('_').next().unwrap_or_default().to_owned();
         let dead = setting.get(&["pod", "-n", SYSTEM, &pod]).await?;
@@ -199,11 +199,14 @@ fn endpoints_change_behind_an_api_server_that_was_gone() {
         tokio::time::sleep(Duration::from_secs(20)).await;
         api_server.start()?;
         setting.cluster().wait_for_api_server()?;
-        eventually("the API server to take changes", SOON, || {
-            setting.kubectl(&["-n", "gap", "rollout", "restart", "deployment/web"])
+        eventually("the API server to take changes", SOON, || async {
+            setting.kubectl(&["-n", "gap", "rollout", "restart", "deployment/web"]).await
         })
         .await?;
-        eventually("the rollout", SOON, || setting.kubectl(&["-n", "gap", "rollout", "status", "deployment/web", "--timeout=10s"])).await?;
+        eventually("the rollout", SOON, || async {
+            setting.kubectl(&["-n", "gap", "rollout", "status", "deployment/web", "--timeout=10s"]).await
+        })
+        .await?;
         tokio::time::sleep(Duration::from_secs(5)).await;
         let report = load.stop().await;
         println!("{}", haproxy_fleet_e2e::json_line("API server gone", 1, &report));

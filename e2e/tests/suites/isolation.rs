@@ -47,7 +47,8 @@ fn two_fleets_of_two_classes_are_strictly_apart() {
         for (class, other) in [("one", "two"), ("two", "one")] {
             setting.ready(class, "edge").await?;
             let address = setting.address(class, "edge", 80).await?;
-            eventually(class, SOON, || http::expect(address, &format!("{class}.example"), "/", 200)).await?;
+            let host = format!("{class}.example");
+            eventually(class, SOON, || http::expect(address, &host, "/", 200)).await?;
             http::expect(address, &format!("{other}.example"), "/", 404).await?;
         }
         // a second fleet of a class that is taken serves nothing and hurts nobody
