@@ -11,7 +11,7 @@ use crate::telemetry::log_json_to_stderr;
 use clap::{Args, Subcommand};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -118,7 +118,7 @@ struct RunArguments {
     ///
     /// [default: all, of both families where there is IPv6]
     #[arg(long, value_name = "IP")]
-    address: Option<std::net::IpAddr>,
+    address: Option<IpAddr>,
     /// Threads of HAProxy
     ///
     /// [default: as many as HAProxy finds processors]
@@ -301,8 +301,11 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
         let failed = |error| Error::new(format_args!("cannot read {}: {error}", path.display()), "mount the Secret of the fleet's keys");
         std::fs::read(&path).map(PrivateBytes::new).map_err(failed)
     };
-    let address = |port| SocketAddr::from((arguments.address.unwrap_or_else(everywhere), port));
-    let binds = BTreeMap::from([("http".to_owned(), vec![address(arguments.http)]), ("https".to_owned(), vec![address(arguments.https)])]);
+    let addresses: Vec<IpAddr> = arguments.address.map_or_else(everywhere, |address| vec![address]);
+    let all = |port: u16| addresses.iter().map(|address| SocketAddr::new(*address, port)).collect::<Vec<_>>();
+    let binds = BTreeMap::from([("http".to_owned(), all(arguments.http)), ("https".to_owned(), all(arguments.https))]);
+    // that of IPv6 answers probes of both families
+    let health = addresses.last().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     // HAProxy's container has the same limit: it does not start with less than it asks for
     let connections = make_room().connections;
     if connections < arguments.max_connections {
@@ -311,7 +314,7 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
     let pod = Pod {
         name: pod_name(arguments)?,
         binds,
-        health: address(arguments.health),
+        health: SocketAddr::new(health, arguments.health),
         threads: arguments.threads,
         max_connections: arguments.max_connections.min(connections),
         default_certificate: key("default.pem")?,
@@ -336,12 +339,13 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
     })
 }
 
-/// The address of all interfaces: that of IPv6 takes IPv4 as well, but not every node has it.
-fn everywhere() -> std::net::IpAddr {
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
-        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
-        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
+/// All interfaces, of both families where there is IPv6.
+fn everywhere() -> Vec<IpAddr> {
+    let mut all = vec![Ipv4Addr::UNSPECIFIED.into()];
+    if TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() {
+        all.push(Ipv6Addr::UNSPECIFIED.into());
     }
+    all
 }
 
 #[cfg(test)]

@@ -107,7 +107,9 @@ impl Renderer {
         let http = matches!(listener.protocol, Protocol::Http { .. } | Protocol::Https { .. });
         let head = Line::of("frontend").with(Word::name(name)?).and("from").and(if http { "_front" } else { "_front_tcp" });
         let mut section = Section::new(head);
-        let bind = Line::of("bind").with(Word::env("", &variable(name), "")?);
+        // Where a pod listens on all addresses, it does so once for each family: a client over IPv4 at a socket of IPv6 would
+        // be told to servers as ::ffff:192.0.2.1 (X-Forwarded-For).
+        let bind = Line::of("bind").with(Word::env("", &variable(name), "")?).and("v6only");
         match &listener.protocol {
             Protocol::Http { table, https_port } => {
                 section.push(bind).push(relay_bind(name)?);
