@@ -23,7 +23,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The cluster, into which the operator is installed once.
+    /// The cluster.
     pub async fn shared() -> Outcome<&'static Self> {
         SETTING
             .get_or_try_init(|| async {
@@ -31,9 +31,7 @@ impl Setting {
                 if !cluster.is_inside() {
                     return Err(Failure::new("the suites run in the network of the cluster: use `make e2e`"));
                 }
-                let setting = Self { cluster };
-                setting.install().await?;
-                Ok(setting)
+                Ok(Self { cluster })
             })
             .await
     }

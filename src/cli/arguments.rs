@@ -93,7 +93,8 @@ const OPERATOR_HELP: &str = "\
 Two or more of these run; one leads. The manifests that start it, with what it may do in the
 cluster, are in config/: kubectl apply -k config/default.
 
-While it runs, from its own pod only (kubectl port-forward):
+Examples:
+  kubectl -n haproxy-fleet-system port-forward deploy/haproxy-fleet 8080
   curl -s 127.0.0.1:8080/status
   curl -s -X PUT -d haproxy_fleet=debug 127.0.0.1:8080/log-level
 

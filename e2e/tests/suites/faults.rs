@@ -31,12 +31,8 @@ async fn remove(setting: &Setting, name: &str) -> Outcome {
 }
 
 fn load(address: SocketAddr, rate: f64) -> Outcome<fleet_load::Handle> {
-    let config = Config {
-        protocol: Protocol::Http1KeepAlive,
-        rate,
-        connections: 16,
-        ..Config::new(vec![Target::new(address, "web.example", "/")])
-    };
+    let config =
+        Config { protocol: Protocol::Http1KeepAlive, rate, connections: 16, ..Config::new(vec![Target::new(address, "web.example", "/")]) };
     Load::start(config).map_err(Failure::new)
 }
 
@@ -65,7 +61,10 @@ fn kill(setting: &Setting, pod: &Value, name: &str) -> Outcome {
     let status = container(pod, name);
     let id = status["containerID"].as_str().and_then(|id| id.split_once("://")).map(|(_, id)| id.to_owned());
     let id = id.ok_or_else(|| Failure::new(format_args!("{name} does not run: {status}")))?;
-    let killed = node.command("ctr")?.args(["-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", &id]).status()?;
+    let killed = node
+        .command(&setting.cluster().layout().program("ctr").display().to_string())?
+        .args(["-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", &id])
+        .status()?;
     if killed.success() { Ok(()) } else { Err(Failure::new(format_args!("{name} was not killed"))) }
 }
 
@@ -116,7 +115,8 @@ fn a_new_pod_without_an_operator_is_never_ready_and_an_old_one_comes_back_with_w
         setting.kubectl(&["-n", "alone", "delete", "pod", victim, "--timeout=60s"]).await?;
         let fresh = eventually("a new pod to run", SOON, || async {
             let now = setting.pods("alone", "edge").await?;
-            let running = |pod: &&Value| container(pod, "haproxy")["state"]["running"].is_object() && container(pod, "haproxy")["restartCount"] == 0;
+            let running =
+                |pod: &&Value| container(pod, "haproxy")["state"]["running"].is_object() && container(pod, "haproxy")["restartCount"] == 0;
             now.iter().find(running).cloned().ok_or_else(|| Failure::new("none yet"))
         })
         .await?;

@@ -16,8 +16,10 @@ fn a_bad_object_is_set_aside_says_so_and_everything_else_is_served() {
         setting.ready("bad", "edge").await?;
         let address = setting.address("bad", "edge", 80).await?;
         eventually("the good one", SOON, || http::expect(address, "good.example", "/", 200)).await?;
-        let evil = ingress("bad-evil", "web", "bad", "evil.example", "nobody")
-            .replace("metadata: {", "metadata: {annotations: {haproxy-fleet.dev/no-such-key: \"x\", haproxy.org/timeout-server: \"1s\\n  bind :1\"}, ");
+        let evil = ingress("bad-evil", "web", "bad", "evil.example", "nobody").replace(
+            "metadata: {",
+            "metadata: {annotations: {haproxy-fleet.dev/no-such-key: \"x\", haproxy.org/timeout-server: \"1s\\n  bind :1\"}, ",
+        );
         setting.apply(&evil).await?;
         eventually("an Event at the bad one", SOON, || async {
             let said = setting.kubectl(&["-n", "bad-evil", "describe", "ingress", "web"]).await?;

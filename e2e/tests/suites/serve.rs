@@ -43,7 +43,8 @@ fn ingresses_of_several_namespaces_are_served_updated_and_withdrawn() {
         // the status of the Ingress says where it is reached
         eventually("the Ingress' status", SOON, || async {
             let status = setting.get(&["ingress", "-n", "serve-shop", "web"]).await?["status"].clone();
-            let says = status["loadBalancer"]["ingress"].as_array().into_iter().flatten().any(|point| point["ip"] == address.ip().to_string());
+            let says =
+                status["loadBalancer"]["ingress"].as_array().into_iter().flatten().any(|point| point["ip"] == address.ip().to_string());
             if says { Ok(()) } else { Err(Failure::new(status)) }
         })
         .await?;
@@ -94,7 +95,8 @@ fn a_fleet_that_is_deleted_leaves_nothing_behind() {
         setting.kubectl(&["-n", name, "delete", "ingd", "edge", "--cascade=foreground", "--timeout=120s"]).await?;
         let kinds = "deployments,services,configmaps,secrets,serviceaccounts,poddisruptionbudgets,networkpolicies,horizontalpodautoscalers";
         eventually("everything to be gone", SOON, || async {
-            let left = setting.kubectl(&["-n", name, "get", kinds, "-l", "app.kubernetes.io/managed-by=haproxy-fleet", "-o", "name"]).await?;
+            let left =
+                setting.kubectl(&["-n", name, "get", kinds, "-l", "app.kubernetes.io/managed-by=haproxy-fleet", "-o", "name"]).await?;
             if left.trim().is_empty() { Ok(()) } else { Err(Failure::new(left)) }
         })
         .await?;
