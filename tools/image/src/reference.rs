@@ -13,7 +13,7 @@ pub enum BadReference {
     /// Without a tag it would mean `latest`, which is always pulled.
     #[error("image name `{0}` has no tag: write NAME:TAG")]
     NoTag(String),
-    /// Without a host part a cluster would look for `docker.io/library/NAME`.
+    /// Without a host part a cluster would look for it in its default registry, under another name.
     #[error("image name `{0}` has no host part: write HOST/NAME:TAG, with a dot or a port in HOST")]
     NoHost(String),
     /// The tag `latest` is pulled each time, also where there is no registry.
