@@ -80,9 +80,9 @@ impl Fields {
                 Some(("k", keys)) => {
                     let keys: BTreeMap<String, Value> = serde_json::from_str(keys).unwrap_or_default();
                     let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                    path.push_str(&format!("[{}]", keys.join(",")));
+                    path.extend(["[", &keys.join(","), "]"]);
                 }
-                Some((_, value)) => path.push_str(&format!("[={value}]")),
+                Some((_, value)) => path.extend(["[=", value, "]"]),
                 None => path.push_str(element),
             }
             fields.collect(path, found);

@@ -44,6 +44,8 @@ const KINDS: &[(&str, &str, &str, bool, &[&str])] = &[
 ];
 
 /// One kind.
+// the facts are independent of each other, and `kind` is what Kubernetes calls its name
+#[allow(clippy::struct_excessive_bools, clippy::struct_field_names)]
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) api_version: String,

@@ -102,7 +102,7 @@ impl ApiServer {
                 return Ok(written);
             }
             let write = Write { subresource: "status".to_owned(), ..write };
-            write.patch(world, |live| Ok(json_patch::merge(live, object))).map_err(|failure| failure.message)
+            merge(world, &write, object).map_err(|failure| failure.message)
         })
     }
 
@@ -171,9 +171,16 @@ fn writer(world: &World, object: &Value) -> Result<Write, Failure> {
     Ok(Write { kind, key, subresource: String::new(), manager: "test".to_owned(), dry_run: false })
 }
 
+fn merge(world: &mut World, write: &Write, object: &Value) -> Result<Value, Failure> {
+    write.patch(world, |live| {
+        json_patch::merge(live, object);
+        Ok(())
+    })
+}
+
 fn put(world: &mut World, write: &Write, object: &Value) -> Result<Value, Failure> {
     if world.objects.contains_key(&write.key) {
-        return write.patch(world, |live| Ok(json_patch::merge(live, object)));
+        return merge(world, write, object);
     }
     write.create(world, object.clone())
 }

@@ -92,7 +92,8 @@ impl ApiServer {
 
     fn answer(&self, call: &Call, agent: &str, content: &str, body: &[u8]) -> Result<Answer, Failure> {
         if call.verb == Verb::Create && matches!(call.plural.as_str(), "tokenreviews" | "subjectaccessreviews") {
-            return self.with(|world| review(world, call, &parse(body)?));
+            let given = parse(body)?;
+            return Ok(self.with(|world| review(world, call, &given)));
         }
         if call.plural.is_empty() {
             return self.with(|world| resources(world, &call.api_version));
@@ -174,7 +175,7 @@ fn write(world: &mut World, call: &Call, kind: Kind, agent: &str, content: &str,
     let mut name = call.name.clone();
     let mut given = if body.is_empty() { Value::Null } else { parse(body)? };
     if call.verb == Verb::Create {
-        name = given["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        given["metadata"]["name"].as_str().unwrap_or_default().clone_into(&mut name);
         if name.is_empty() {
             let prefix = given["metadata"]["generateName"].as_str().unwrap_or_default();
             name = if prefix.is_empty() { String::new() } else { format!("{prefix}{:05}", world.version()) };
@@ -237,7 +238,7 @@ fn write(world: &mut World, call: &Call, kind: Kind, agent: &str, content: &str,
 }
 
 /// `TokenReview` and `SubjectAccessReview`: answered, not stored.
-fn review(world: &World, call: &Call, given: &Value) -> Result<Answer, Failure> {
+fn review(world: &World, call: &Call, given: &Value) -> Answer {
     let mut answer = given.clone();
     if call.plural == "tokenreviews" {
         let token = given["spec"]["token"].as_str().unwrap_or_default();
@@ -257,13 +258,13 @@ fn review(world: &World, call: &Call, given: &Value) -> Result<Answer, Failure> 
             }
             None => json!({"user": {}, "error": "invalid bearer token"}),
         };
-        return Ok(Answer::json(201, &answer));
+        return Answer::json(201, &answer);
     }
     let attributes = &given["spec"]["resourceAttributes"];
     let text = |field: &str| attributes[field].as_str().unwrap_or_default().to_owned();
     let is_denied = world.denied.contains(&(text("verb"), text("resource"), text("namespace")));
     answer["status"] = json!({ "allowed": !is_denied });
-    Ok(Answer::json(201, &answer))
+    Answer::json(201, &answer)
 }
 
 /// Discovery: the groups.

@@ -19,9 +19,9 @@ use tokio::time::Instant;
 use tower::BoxError;
 
 /// How often a watcher is told how far it is when nothing changes.
-const BOOKMARKS: Duration = Duration::from_mins(1);
+const BOOKMARKS: Duration = Duration::from_secs(60);
 /// How long a watch lasts when the client does not say.
-const LONGEST: Duration = Duration::from_mins(30);
+const LONGEST: Duration = Duration::from_secs(30 * 60);
 
 struct Watch {
     server: ApiServer,

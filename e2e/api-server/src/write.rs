@@ -69,9 +69,9 @@ impl Write {
             return Err(Failure::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         self.settle_new(world, &mut object)?;
-        let mut managed = Managed::default();
-        managed.track(&self.kind, &self.updater(), &json!({}), &object, &world.now());
-        self.insert(world, object, &managed)
+        let mut owners = Managed::default();
+        owners.track(&self.kind, &self.updater(), &json!({}), &object, &world.now());
+        Ok(self.insert(world, object, &owners))
     }
 
     fn settle_new(&self, world: &World, object: &mut Value) -> Result<(), Failure> {
@@ -101,16 +101,16 @@ impl Write {
         Ok(())
     }
 
-    fn insert(&self, world: &mut World, mut object: Value, managed: &Managed) -> Result<Value, Failure> {
+    fn insert(&self, world: &mut World, mut object: Value, owners: &Managed) -> Value {
         if self.kind.counted {
             object["metadata"]["generation"] = json!(1);
         }
-        put(&mut object["metadata"], "managedFields", managed.to_json(&self.kind).as_ref());
+        put(&mut object["metadata"], "managedFields", owners.to_json(&self.kind).as_ref());
         world.identify(&mut object);
         if self.dry_run {
-            return Ok(object);
+            return object;
         }
-        Ok(world.store(&self.key, Some(object)).unwrap_or_default())
+        world.store(&self.key, Some(object)).unwrap_or_default()
     }
 
     fn check_type(&self, object: &Value) -> Result<(), Failure> {
@@ -170,9 +170,9 @@ impl Write {
 
     fn replace(&self, world: &mut World, live: &Value, mut object: Value) -> Result<Value, Failure> {
         self.settle(live, &mut object);
-        let mut managed = Managed::of(live);
-        managed.track(&self.kind, &self.updater(), live, &object, &world.now());
-        self.commit(world, live, object, &managed)
+        let mut owners = Managed::of(live);
+        owners.track(&self.kind, &self.updater(), live, &object, &world.now());
+        self.commit(world, live, object, &owners)
     }
 
     /// Gives an object back what this request cannot change.
@@ -196,7 +196,7 @@ impl Write {
         shape(&self.kind, object);
     }
 
-    fn commit(&self, world: &mut World, live: &Value, mut object: Value, managed: &Managed) -> Result<Value, Failure> {
+    fn commit(&self, world: &mut World, live: &Value, mut object: Value, owners: &Managed) -> Result<Value, Failure> {
         self.check_finalizers(live, &object)?;
         let is_asked = asked(live) != asked(&object)
             || (self.kind.counts_annotations && live["metadata"]["annotations"] != object["metadata"]["annotations"]);
@@ -204,7 +204,7 @@ impl Write {
         if is_changed {
             object["metadata"]["generation"] = json!(live["metadata"]["generation"].as_i64().unwrap_or_default() + 1);
         }
-        put(&mut object["metadata"], "managedFields", managed.to_json(&self.kind).as_ref());
+        put(&mut object["metadata"], "managedFields", owners.to_json(&self.kind).as_ref());
         object["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
         if object == *live || self.dry_run {
             return Ok(object);
@@ -247,17 +247,17 @@ impl Write {
         self.check_version(&live, &applied)?;
         let part = ownable(&self.kind, &applied, &self.subresource);
         let fields = ownable_fields(&self.kind, &applied, &self.subresource);
-        let mut managed = Managed::of(&live);
+        let mut owners = Managed::of(&live);
         let mut object = merge(&self.kind, &mut Vec::new(), Some(&live), &part);
-        let mut dropped = managed.get(&manager).with_parents().difference(&fields.with_parents());
-        for (_, others) in managed.others(&manager) {
+        let mut dropped = owners.get(&manager).with_parents().difference(&fields.with_parents());
+        for (_, others) in owners.others(&manager) {
             dropped = dropped.difference(&others.with_parents());
         }
         remove(&self.kind, &mut Vec::new(), &mut object, &dropped);
-        self.settle_conflicts(world, &mut managed, &manager, (&live, &object, &fields), force)?;
-        managed.set(&manager, fields, &world.now());
+        self.settle_conflicts(world, &mut owners, &manager, (&live, &object, &fields), force)?;
+        owners.set(&manager, fields, &world.now());
         self.settle(&live, &mut object);
-        Ok((self.commit(world, &live, object, &managed)?, false))
+        Ok((self.commit(world, &live, object, &owners)?, false))
     }
 
     fn apply_new(&self, world: &mut World, mut applied: Value, manager: &Manager) -> Result<Value, Failure> {
@@ -266,21 +266,21 @@ impl Write {
         }
         let fields = ownable_fields(&self.kind, &applied, "");
         self.settle_new(world, &mut applied)?;
-        let mut managed = Managed::default();
-        managed.set(manager, fields, &world.now());
-        self.insert(world, applied, &managed)
+        let mut owners = Managed::default();
+        owners.set(manager, fields, &world.now());
+        Ok(self.insert(world, applied, &owners))
     }
 
     fn settle_conflicts(
         &self,
         world: &World,
-        managed: &mut Managed,
+        owners: &mut Managed,
         manager: &Manager,
         (live, object, fields): (&Value, &Value, &crate::fields::Fields),
         force: bool,
     ) -> Result<(), Failure> {
         let mut causes = Vec::new();
-        for (other, theirs) in managed.others(manager) {
+        for (other, theirs) in owners.others(manager) {
             let shared = theirs.intersection(fields);
             let conflicts = differing(&shared, &self.kind, &mut Vec::new(), Some(live), Some(object));
             if conflicts.is_empty() {
@@ -290,7 +290,7 @@ impl Write {
                 let message = format!("conflict with \"{}\" using {}", other.name, self.kind.api_version);
                 causes.push(json!({"reason": "FieldManagerConflict", "message": message, "field": path}));
             }
-            managed.set(&other, theirs.difference(&conflicts), &world.now());
+            owners.set(&other, theirs.difference(&conflicts), &world.now());
         }
         if causes.is_empty() || force {
             return Ok(());
