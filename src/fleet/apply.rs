@@ -151,8 +151,8 @@ impl Applier {
                 if self.is_settled(desired, live) {
                     return Ok(Some(live.clone()));
                 }
+                // no object ever had this version before, so it names the object as well
                 body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
-                body["metadata"]["uid"] = live["metadata"]["uid"].clone();
             }
             // what is new is not forced: somebody else's object that appears meanwhile is a conflict
             let parameters = PatchParams { force: live.is_some(), ..PatchParams::apply(owned::MANAGER) };
@@ -243,7 +243,9 @@ impl Applier {
         for (api_version, kind, plural, namespaced) in KINDS {
             for object in self.ours(api_version, kind, plural, namespaced).await? {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                if wanted.contains(&(plural, &name)) || !object["metadata"]["deletionTimestamp"].is_null() {
+                // what has our labels and was written by another part of the operator is that part's matter
+                let is_mine = owned::fields(&object).is_some();
+                if !is_mine || wanted.contains(&(plural, &name)) || !object["metadata"]["deletionTimestamp"].is_null() {
                     continue;
                 }
                 if kind == "Deployment" && !is_replaced {
@@ -260,7 +262,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Our objects of one kind, read freshly: with our labels, and written by us.
+    /// The objects of one kind that have our labels, read freshly.
     pub(super) async fn ours(&self, api_version: &str, kind: &str, plural: &str, namespaced: bool) -> Result<Vec<Value>, ApplyError> {
         let namespace = namespaced.then_some(self.fleet.namespace.as_str());
         let api = api(&self.client, api_version, kind, plural, namespace);
@@ -274,7 +276,7 @@ impl Applier {
             Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
             Err(error) => return Err(ApplyError::new("list", kind, "", error)),
         };
-        Ok(found.into_iter().map(|object| json!(object)).filter(|object| owned::fields(object).is_some()).collect())
+        Ok(found.into_iter().map(|object| json!(object)).collect())
     }
 
     /// Deletes this very object, which nobody changed since it was read. False: somebody did, or somebody waits for it.

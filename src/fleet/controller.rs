@@ -202,7 +202,9 @@ impl Controller {
                 (self.retry(entry), Err(error.to_string()))
             }
         };
-        let pause = if std::mem::take(&mut entry.is_touched) { pause.min(self.settings.quiet) } else { pause };
+        // what fails keeps its pause, whatever it touches while it fails
+        let is_touched = std::mem::take(&mut entry.is_touched) && entry.failures == 0;
+        let pause = if is_touched { pause.min(self.settings.quiet) } else { pause };
         entry.looker = Some(looker);
         entry.due = Some(Instant::now() + pause);
         self.change(|states| {
