@@ -193,6 +193,7 @@ impl Cluster {
             server: server.clone(),
             withdrawn: withdrawn.clone(),
             wrongs: Arc::clone(&wrongs),
+            version: 0,
             ends: BTreeMap::new(),
             before: BTreeMap::new(),
             reached: None,
@@ -301,6 +302,8 @@ struct World {
     server: ApiServer,
     withdrawn: Arc<Withdrawn>,
     wrongs: Arc<Mutex<Vec<String>>>,
+    /// Up to here everything was looked at.
+    version: u64,
     /// When pods that are deleted end.
     ends: BTreeMap<String, Instant>,
     /// The load balancers with an address, a moment ago.
@@ -313,6 +316,12 @@ impl World {
     async fn run(mut self) {
         loop {
             tokio::time::sleep(Duration::from_millis(200)).await;
+            // what nobody changed needs no second look, unless time is to tell
+            let version = self.server.version();
+            if version == self.version && self.ends.is_empty() {
+                continue;
+            }
+            self.version = version;
             self.watch_out();
             self.server.collect_garbage();
             self.deployments();
@@ -397,6 +406,7 @@ impl World {
             let end = *self.ends.entry(pod["metadata"]["uid"].to_string()).or_insert_with(|| Instant::now() + Duration::from_secs(grace));
             // a pod with this annotation hangs
             if Instant::now() >= end && pod["metadata"]["annotations"]["hangs"].is_null() {
+                self.ends.remove(&pod["metadata"]["uid"].to_string());
                 self.server.remove("v1", "Pod", "infra", name);
             }
         }
