@@ -161,6 +161,8 @@ pub struct IngressDeploymentSpec {
     #[serde(default, skip_serializing_if = "Texts::is_empty")]
     #[schemars(extend("maxProperties" = 64), inner(length(max = 4096)))]
     #[x_kube(validation = Rule::new("self.all(key, !key.startsWith('haproxy-fleet.dev/'))").message("keys below haproxy-fleet.dev/ are ours"))]
+    #[x_kube(validation = Rule::new("self.all(key, !key.startsWith('container.apparmor.security.beta.kubernetes.io/'))")
+        .message("the AppArmor profile of pods stays that of the container runtime"))]
     pub pod_annotations: Texts,
 
     /// Changes of the pod template that no other field makes: a JSON Patch (RFC 6902), step by step. What comes

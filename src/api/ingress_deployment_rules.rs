@@ -124,6 +124,11 @@ impl Rules<'_> {
             "keys below haproxy-fleet.dev/ and app.kubernetes.io/ and pod-template-hash are not yours to set",
         );
         self.annotations("spec.podAnnotations", &spec.pod_annotations);
+        self.hold(
+            !spec.pod_annotations.keys().any(|key| key.starts_with("container.apparmor.security.beta.kubernetes.io/")),
+            "spec.podAnnotations",
+            "the AppArmor profile of pods stays that of the container runtime",
+        );
     }
 
     fn annotations(&mut self, field: &str, annotations: &Texts) {
@@ -481,6 +486,11 @@ mod tests {
                 "spec.podLabels",
             ),
             ("spec.podAnnotations keys below haproxy-fleet.dev/ are ours", json!({"podAnnotations": ours}), "spec.podAnnotations"),
+            (
+                "spec.podAnnotations the AppArmor profile of pods stays that of the container runtime",
+                json!({"podAnnotations": {"container.apparmor.security.beta.kubernetes.io/haproxy": "unconfined"}}),
+                "spec.podAnnotations",
+            ),
             (
                 "spec.rollout progressDeadlineSeconds is more than minReadySeconds",
                 json!({"rollout": {"minReadySeconds": 600}}),

@@ -13,6 +13,7 @@ mod diff;
 mod docs;
 mod fleet_controller;
 mod fleet_controller_rig;
+mod fleet_objects;
 mod foreign;
 mod golden;
 mod held;

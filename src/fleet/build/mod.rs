@@ -262,3 +262,6 @@ pub fn build(fleet: Fleet<'_>) -> Result<Vec<Desired>, Vec<Diagnostic>> {
     objects.push(ingress_class::ingress_class(fleet));
     Ok(objects)
 }
+
+#[cfg(test)]
+mod tests;

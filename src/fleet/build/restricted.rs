@@ -1,6 +1,7 @@
 //! The Restricted Pod Security Standard, as the pod security admission of Kubernetes checks it
 //! (kubernetes.io, "Pod Security Standards").
 
+use super::pod::HAPROXY;
 use serde_json::{Value, json};
 
 /// Volume types that are allowed.
@@ -22,8 +23,8 @@ const SYSCTLS: [&str; 10] = [
 ];
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// What of the pod template `template` the standard does not allow. `on_hosts`: the host's network and ports of it are
-/// what the fleet asks for.
+/// What of the pod template `template` the standard does not allow. `on_hosts`: the host's network, and ports of it for
+/// HAProxy, are what the fleet asks for.
 pub(super) fn faults(template: &Value, on_hosts: bool) -> Vec<String> {
     let pod = &template["spec"];
     let mut found = Vec::new();
@@ -104,7 +105,7 @@ fn container_faults(pod: &Value, container: &Value, on_hosts: bool) -> Vec<&'sta
         ("runAsNonRoot", own["runAsNonRoot"] != true && (pods["runAsNonRoot"] != true)),
         ("seccompProfile", own["seccompProfile"].is_null() && pods["seccompProfile"].is_null()),
         ("procMount", !own["procMount"].is_null() && own["procMount"] != json!("Default")),
-        ("hostPort", ports && !on_hosts),
+        ("hostPort", ports && !(on_hosts && container["name"] == HAPROXY)),
         ("the host of a probe or a hook", handlers.into_iter().chain(hooks).any(hosts)),
     ];
     found.extend(broken.into_iter().filter(|(_, broken)| *broken).map(|(part, _)| part));
