@@ -140,11 +140,11 @@ mod tests {
             let _ = stopped.await;
         };
         let ready = {
-            let status = receiver.clone();
-            Arc::new(move || status.borrow().ready)
+            let present = receiver.clone();
+            Arc::new(move || present.borrow().ready)
         };
-        let served = Served { status: receiver, metrics: Arc::new(Metrics::default()), ready, log_level: None, open: false };
-        let server = tokio::spawn(serve(listener, served, shutdown));
+        let content = Served { status: receiver, metrics: Arc::new(Metrics::default()), ready, log_level: None, open: false };
+        let server = tokio::spawn(serve(listener, content, shutdown));
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 503"));
         let replica = Replica { ready: true, reload_count: 3, runtime_commands: 5, ..Replica::default() };

@@ -101,13 +101,11 @@ async fn read_or_make(api: &Api<Secret>, names: &[String]) -> Result<Option<Mate
 async fn write(api: &Api<Secret>, secret: Option<Secret>, material: &Material) -> kube::Result<()> {
     let data = Some(material.to_data().into_iter().map(|(name, value)| (name, ByteString(value))).collect());
     let parameters = PostParams::default();
-    match secret {
+    if let Some(secret) = secret {
         // with its resourceVersion: two that write at once do not undo each other
-        Some(secret) => api.replace(AUTHORITY_SECRET, &parameters, &Secret { data, ..secret }).await.map(drop),
-        None => {
-            let labels = Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), "haproxy-fleet".to_owned())]));
-            let metadata = ObjectMeta { name: Some(AUTHORITY_SECRET.to_owned()), labels, ..ObjectMeta::default() };
-            api.create(&parameters, &Secret { metadata, data, ..Secret::default() }).await.map(drop)
-        }
+        return api.replace(AUTHORITY_SECRET, &parameters, &Secret { data, ..secret }).await.map(drop);
     }
+    let labels = Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), "haproxy-fleet".to_owned())]));
+    let metadata = ObjectMeta { name: Some(AUTHORITY_SECRET.to_owned()), labels, ..ObjectMeta::default() };
+    api.create(&parameters, &Secret { metadata, data, ..Secret::default() }).await.map(drop)
 }

@@ -113,11 +113,11 @@ pub fn roles() -> Vec<Value> {
     roles
 }
 
-fn role(role: Role) -> Value {
-    let (kind, name) = role.names();
+fn role(of: Role) -> Value {
+    let (kind, name) = of.names();
     let rules: Vec<Value> = GRANTS
         .iter()
-        .filter(|grant| grant.role == role)
+        .filter(|grant| grant.role == of)
         .map(|grant| {
             let mut rule = json!({"apiGroups": [grant.group], "resources": grant.resources, "verbs": grant.verbs});
             if !grant.names.is_empty() {

@@ -169,7 +169,7 @@ fn reach(object: &ObjectRef, state: &FleetState, reading: &Reading<'_>, ingresse
         Address::Assigned(addresses) if reachable => addresses.iter().map(|text| Point::parse(text)).collect(),
         _ => Arc::from([]),
     };
-    ingresses.lock().unwrap_or_else(PoisonError::into_inner).reach(object, points);
+    ingresses.lock().unwrap_or_else(PoisonError::into_inner).reach(object, &points);
 }
 
 /// What HAProxies of a fleet refused, once for each object and message.

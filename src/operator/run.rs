@@ -103,17 +103,16 @@ impl Parts {
 /// Runs until `stop`, or until a part of it ends.
 pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Output = ()> + Send) -> Result<(), OperatorError> {
     let config = config().await?;
-    let lease = lease::Settings {
+    let lease_settings = lease::Settings {
         namespace: settings.namespace.clone(),
         name: LEASE.to_owned(),
         identity: format!("{}_{:016x}", settings.pod, random()),
         timing: Timing::default(),
     };
-    let (driver, election) = Driver::new(lease);
+    let (driver, election) = Driver::new(lease_settings);
     let client = client(&config, Some(&Fence::new(election.claim(), &settings.namespace, LEASE)))?;
     let mut parts = Parts::default();
-    let (leave, left) = watch::channel(false);
-    let mut leaving = left.clone();
+    let (leave, mut leaving) = watch::channel(false);
     let of_election = client.clone();
     let election_task = tokio::spawn(driver.run(of_election, async move { _ = leaving.wait_for(|left| *left).await }));
 
@@ -140,7 +139,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let keeping = KeepFleets { client: client.clone(), settings: settings.clone(), maker, withdrawn, states };
     parts.run("keeping fleets", while_leading(election.claim(), move || keeping.clone().keep()));
 
-    let (status, told) = watch::channel(Arc::new(Status::default()));
+    let (document, told) = watch::channel(Arc::new(Status::default()));
     let (writing, pod, claim, of_writer) = (client.clone(), settings.pod.clone(), election.claim(), ingresses.clone());
     let sources = Sources {
         translated: translated.clone(),
@@ -149,7 +148,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
         leads: Box::new(move || claim.borrow().term(Instant::now()).is_some()),
     };
     let writer = move || Writer::new(writing.clone(), pod.clone(), of_writer.clone());
-    parts.run("status", report::tell(sources, writer, ingresses, status));
+    parts.run("status", report::tell(sources, writer, ingresses, document));
 
     let listener = listen(settings.admin).await?;
     let ready = readiness(translated.clone(), trusted.clone());

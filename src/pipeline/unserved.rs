@@ -59,8 +59,8 @@ impl Unserved {
     fn read_classes<'a>(&mut self, world: &World, fleets: impl Iterator<Item = &'a FleetId>) {
         let deployments = fleets.filter_map(|fleet| world.ingress_deployment(&fleet.namespace, &fleet.name));
         self.classes = deployments.map(|deployment| (deployment.spec.ingress_class_name.as_str().into(), fleet_id(deployment))).collect();
-        let is_default = |class: &&Box<str>| world.ingress_class(class).is_some_and(|class| class.is_ours() && class.is_default());
-        self.default_class = self.classes.keys().find(is_default).cloned();
+        let is_default = |class: &str| world.ingress_class(class).is_some_and(|class| class.is_ours() && class.is_default());
+        self.default_class = self.classes.keys().find(|class| is_default(class)).cloned();
     }
 
     fn look_at(&mut self, ingress: &Arc<Ingress>) {

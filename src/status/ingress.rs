@@ -80,13 +80,13 @@ impl Ingresses {
     }
 
     /// The fleet `fleet` is reached by `points`; by none while it cannot be.
-    pub fn reach(&mut self, fleet: &ObjectRef, points: Points) {
-        if self.reachable.get(fleet) == Some(&points) {
+    pub fn reach(&mut self, fleet: &ObjectRef, points: &Points) {
+        if self.reachable.get(fleet) == Some(points) {
             return;
         }
         self.reachable.insert(fleet.clone(), points.clone());
         for (ingress, entry) in self.entries.iter().filter(|(_, entry)| entry.fleet.as_ref() == Some(fleet)) {
-            if entry.says == points {
+            if entry.says == *points {
                 self.due.remove(ingress);
             } else {
                 self.due.insert(ingress.clone());
@@ -155,11 +155,11 @@ mod tests {
         book.observe(&ingress(), Some(&fleet("edge")), points(&[]));
         assert_eq!(due(&book), Vec::<Points>::new(), "nothing is known of the fleet yet");
         let address = points(&["192.0.2.1", "2001:db8::1", "lb.example.org"]);
-        book.reach(&fleet("edge"), address.clone());
-        assert_eq!(due(&book), [address.clone()]);
+        book.reach(&fleet("edge"), &address);
+        assert_eq!(due(&book), std::slice::from_ref(&address));
         book.written(&ingress(), address.clone());
         assert_eq!(due(&book), Vec::<Points>::new());
-        book.reach(&fleet("edge"), points(&[]));
+        book.reach(&fleet("edge"), &points(&[]));
         assert_eq!(due(&book), [points(&[])]);
         assert!(!book.is_withdrawn(&fleet("edge")));
         book.written(&ingress(), points(&[]));
@@ -170,7 +170,7 @@ mod tests {
     fn what_somebody_else_writes_over_ours_is_put_right() {
         let mut book = Ingresses::default();
         let address = points(&["192.0.2.1"]);
-        book.reach(&fleet("edge"), address.clone());
+        book.reach(&fleet("edge"), &address);
         book.observe(&ingress(), Some(&fleet("edge")), points(&["198.51.100.7"]));
         assert_eq!(due(&book), [address]);
     }
@@ -179,7 +179,7 @@ mod tests {
     fn an_ingress_that_leaves_us_loses_our_addresses_and_keeps_those_of_others() {
         let mut book = Ingresses::default();
         let address = points(&["192.0.2.1"]);
-        book.reach(&fleet("edge"), address.clone());
+        book.reach(&fleet("edge"), &address);
         book.observe(&ingress(), Some(&fleet("edge")), address.clone());
         book.observe(&ingress(), None, address.clone());
         assert_eq!(due(&book), [points(&[])]);
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn an_ingress_that_changes_its_fleet_says_the_new_one() {
         let mut book = Ingresses::default();
-        book.reach(&fleet("edge"), points(&["192.0.2.1"]));
-        book.reach(&fleet("other"), points(&["192.0.2.2"]));
+        book.reach(&fleet("edge"), &points(&["192.0.2.1"]));
+        book.reach(&fleet("other"), &points(&["192.0.2.2"]));
         book.observe(&ingress(), Some(&fleet("edge")), points(&["192.0.2.1"]));
         book.observe(&ingress(), Some(&fleet("other")), points(&["192.0.2.1"]));
         assert_eq!(due(&book), [points(&["192.0.2.2"])]);

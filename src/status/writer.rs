@@ -111,7 +111,9 @@ impl Writer {
             tracing::warn!(%fleet, %error, "its status cannot be written; trying again");
             return Some(Instant::now() + RETRY);
         }
-        news.into_iter().for_each(|event| self.events.happened(event));
+        for event in news {
+            self.events.happened(event);
+        }
         self.fleets.insert(fleet.clone(), Written { at: Instant::now(), status: status.wanted.clone() });
         None
     }

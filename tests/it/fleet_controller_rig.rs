@@ -1,6 +1,8 @@
 //! A cluster around the controller of fleets: an API server, what plays Deployments, kubelets and load balancers, and
 //! somebody who looks on and notes what must never happen.
 
+#![allow(clippy::needless_pass_by_value)] // calls read better without a reference to what they make
+
 use fleet_api_server::ApiServer;
 use fleet_api_server::faults::{Faults, Plan};
 use futures::future::BoxFuture;
@@ -63,12 +65,12 @@ fn desired(fleet: &Value, (api_version, kind, plural): (&str, &str, &str), name:
 
 impl Build for Sample {
     fn build<'b>(&'b self, fleet: &'b Value, _: &'b Seen) -> BoxFuture<'b, Result<Vec<Desired>, BuildError>> {
-        Box::pin(std::future::ready(self.make(fleet).map_err(BuildError::Refused)))
+        Box::pin(std::future::ready(Self::make(fleet).map_err(BuildError::Refused)))
     }
 }
 
 impl Sample {
-    fn make(&self, fleet: &Value) -> Result<Vec<Desired>, Vec<Diagnostic>> {
+    fn make(fleet: &Value) -> Result<Vec<Desired>, Vec<Diagnostic>> {
         let (spec, name) = (&fleet["spec"], fleet["metadata"]["name"].as_str().unwrap());
         let object = ObjectRef::new(Kind::IngressDeployment, fleet["metadata"]["namespace"].as_str().unwrap(), name);
         assert_ne!(spec["replicas"], 666, "a panic on purpose");
@@ -247,7 +249,7 @@ impl Cluster {
     /// Whether everything is as the spec asks, and nothing else is there.
     pub(crate) fn is_as_asked(&self) -> bool {
         let Some(fleet) = self.server.get("haproxy-fleet.dev/v1alpha1", "IngressDeployment", "infra", "edge") else { return false };
-        let wanted = Sample.make(&fleet).unwrap();
+        let wanted = Sample::make(&fleet).unwrap();
         let names: BTreeSet<String> = wanted.iter().map(|object| format!("{}/{}", object.kind, object.name)).collect();
         let is_there = |object: &Desired| {
             let live = self.server.get(&object.api_version, &object.kind, object.namespace.as_deref().unwrap_or_default(), &object.name);

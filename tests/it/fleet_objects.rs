@@ -397,8 +397,8 @@ fn assert_fits_together(objects: &[Desired]) {
             assert!(is_part(&service.selector.unwrap(), &labels));
             let named: BTreeSet<_> =
                 pod.containers.iter().flat_map(|container| container.ports.iter().flatten()).filter_map(|port| port.name.clone()).collect();
-            for port in service.ports.unwrap() {
-                assert!(matches!(port.target_port, Some(IntOrString::String(name)) if named.contains(&name)));
+            for offered in service.ports.unwrap() {
+                assert!(matches!(offered.target_port, Some(IntOrString::String(name)) if named.contains(&name)));
             }
         }
     }

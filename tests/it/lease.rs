@@ -235,7 +235,9 @@ async fn with_any_faults_no_two_replicas_lead_at_once_and_terms_only_grow() {
                 highest = term;
             }
         }
-        replicas.iter().for_each(|replica| replica.faults.end());
+        for replica in &replicas {
+            replica.faults.end();
+        }
         tokio::time::sleep(20 * SECOND).await;
         assert!(replicas.iter().any(|replica| replica.term().is_some()), "in the end nobody leads with {text}");
     }

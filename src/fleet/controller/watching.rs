@@ -74,12 +74,12 @@ async fn follow(
                 continue;
             }
             Ok(watcher::Event::InitApply(object)) => {
-                initial.push(lean(object));
+                initial.push(lean(&object));
                 continue;
             }
             Ok(watcher::Event::InitDone) => What::All(std::mem::take(&mut initial)),
-            Ok(watcher::Event::Apply(object)) => What::Is(lean(object)),
-            Ok(watcher::Event::Delete(object)) => What::Gone(lean(object)),
+            Ok(watcher::Event::Apply(object)) => What::Is(lean(&object)),
+            Ok(watcher::Event::Delete(object)) => What::Gone(lean(&object)),
             Err(error) => {
                 tracing::debug!(kind, %error, "a watch has to begin again");
                 continue;
@@ -92,7 +92,7 @@ async fn follow(
 }
 
 /// The object without what takes room and is never looked at here.
-fn lean(object: DynamicObject) -> Value {
+fn lean(object: &DynamicObject) -> Value {
     let mut object = json!(object);
     if object["kind"] == "Secret" || object["kind"] == "ConfigMap" {
         // that it changed is told by its version; what it holds is read when it matters

@@ -1,5 +1,7 @@
 //! The election, model-checked: every order of steps, messages, losses, crashes and ticks of clocks at different rates.
 
+#![allow(clippy::unwrap_used)]
+
 use super::step::{Action, Election, Moment, Record, Timing, Write};
 use stateright::{Checker, Model, Property};
 use std::time::Duration;
@@ -213,27 +215,27 @@ fn explore(bounds: Bounds) -> usize {
 #[test]
 fn a_replica_that_crashes_or_loses_a_message_never_writes_beside_or_after_a_higher_term() {
     let states = explore(Bounds { rates: vec![4, 6], ticks: 5, losses: 1, crashes: 0, leaves: 0 });
-    assert_eq!(states, 155538);
+    assert_eq!(states, 155_538);
     let states = explore(Bounds { rates: vec![4, 5], ticks: 6, losses: 0, crashes: 1, leaves: 0 });
-    assert_eq!(states, 37290);
+    assert_eq!(states, 37_290);
 }
 
 #[test]
 fn nor_does_one_that_gives_the_lease_back() {
     let states = explore(Bounds { rates: vec![4, 5], ticks: 5, losses: 0, crashes: 0, leaves: 1 });
-    assert_eq!(states, 34592);
+    assert_eq!(states, 34_592);
 }
 
 #[test]
 fn nor_does_one_whose_clock_is_the_slower_one() {
     let states = explore(Bounds { rates: vec![5, 4], ticks: 6, losses: 0, crashes: 0, leaves: 0 });
-    assert_eq!(states, 29684);
+    assert_eq!(states, 29_684);
 }
 
 #[test]
 fn nor_does_one_of_three() {
     let states = explore(Bounds { rates: vec![4, 6, 6], ticks: 4, losses: 0, crashes: 0, leaves: 0 });
-    assert_eq!(states, 189333);
+    assert_eq!(states, 189_333);
 }
 
 /// The model can tell: clocks whose rates differ by more than the rules allow do break the election.

@@ -252,7 +252,7 @@ async fn run(client: Client, model: Option<ApiServer>, name: &str, script: Scrip
     let mut namespace = format!("truth-{}", name.replace('_', "-"));
     namespace.truncate(40);
     if model.is_none() {
-        namespace.push_str(&format!("-{}", std::process::id()));
+        namespace = format!("{namespace}-{}", std::process::id());
     }
     let namespace = namespace.replace("--", "-");
     let mut session = Session { client, model, namespace, answers: Map::new(), versions: BTreeMap::new() };

@@ -18,6 +18,7 @@ fn map(name: &str, data: Value) -> Value {
     object
 }
 
+#[allow(clippy::needless_pass_by_value)] // reads better where it is called
 fn probe(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "truth.haproxy-fleet.dev/v1", "kind": "Probe", "metadata": {"name": name}, "spec": spec})
 }
