@@ -42,9 +42,10 @@ pub fn model(fleet: &str, listeners: &[Balanced], members: &[Member], health_por
             owner: Owner::Shared,
         };
         let protocol = Protocol::Tcp { backend: id.clone() };
-        model
-            .listeners
-            .insert(listener.name.clone(), Listener { protocol, public_port: listener.public_port, pod_port: listener.public_port });
+        model.listeners.insert(
+            listener.name.clone(),
+            Listener { protocol, public_port: listener.public_port, pod_port: listener.public_port, proxy_protocol: false },
+        );
         model.backends.insert(id, backend(listener.pod_port, members, policy.clone()));
     }
     model.tables = BTreeMap::new();

@@ -321,6 +321,8 @@ impl Local {
         let id = pipeline::fleet_id(&deployment);
         let since = self.fleets.get(&id).map_or_else(now, LocalFleet::since);
         deployment.meta.creation.get_or_insert(Created(since));
+        // The balancer in front is one of TCP that says nothing, and clients may ask replicas directly.
+        deployment.spec.publishing.proxy_protocol = false;
         let ports = &mut deployment.spec.ports;
         for (listener, port) in [("http", &mut ports.http), ("https", &mut ports.https)] {
             let Ok(wanted) = u16::try_from(*port) else { continue };

@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn every_host_is_shown_with_the_scheme_that_serves_it() {
         let mut model = Model::default();
-        let listener = |protocol, public_port| Listener { protocol, public_port, pod_port: public_port };
+        let listener = |protocol, public_port| Listener { protocol, public_port, pod_port: public_port, proxy_protocol: false };
         model.listeners.insert("http".into(), listener(Protocol::Http { table: "t".into(), https_port: Some(8443) }, 8080));
         model.listeners.insert("https".into(), listener(Protocol::Https { table: "t".into(), certificates: "l".into() }, 8443));
         let hosts = BTreeMap::from([

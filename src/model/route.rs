@@ -18,6 +18,8 @@ pub struct Listener {
     pub public_port: u16,
     /// The port that the pod listens on.
     pub pod_port: u16,
+    /// Whether what connects says first, by the PROXY protocol, for whom. All of it has to, or none.
+    pub proxy_protocol: bool,
 }
 
 /// What is spoken on a listener.

@@ -31,6 +31,8 @@ pub(super) struct FleetSettings {
     pub http_port: u16,
     /// The port for HTTPS, if it is served.
     pub https_port: Option<u16>,
+    /// Whether what connects speaks the PROXY protocol.
+    pub proxy_protocol: bool,
     /// Whether several namespaces may have routes for one host.
     pub ownership: NamespaceOwnership,
 }
@@ -110,7 +112,12 @@ impl Reader<'_, '_> {
         } else {
             Some(https)
         };
-        self.state.settings = FleetSettings { http_port: http, https_port, ownership: spec.route_admission.namespace_ownership };
+        self.state.settings = FleetSettings {
+            http_port: http,
+            https_port,
+            proxy_protocol: spec.publishing.proxy_protocol,
+            ownership: spec.route_admission.namespace_ownership,
+        };
     }
 
     /// The fleet scope: `spec.backendRef`, else the key `cr-backend` of the ConfigMap.
@@ -228,10 +235,14 @@ impl Reader<'_, '_> {
 /// Puts the listeners of `settings` into `model`.
 pub(super) fn listeners(settings: &FleetSettings, model: &mut Model) {
     let http = Protocol::Http { table: TABLE.into(), https_port: settings.https_port };
-    model.listeners.insert(ListenerName::from(HTTP), Listener { protocol: http, public_port: settings.http_port, pod_port: POD_HTTP });
+    let proxy_protocol = settings.proxy_protocol;
+    let http = Listener { protocol: http, public_port: settings.http_port, pod_port: POD_HTTP, proxy_protocol };
+    model.listeners.insert(ListenerName::from(HTTP), http);
     if let Some(port) = settings.https_port {
         let https = Protocol::Https { table: TABLE.into(), certificates: CERTIFICATES.into() };
-        model.listeners.insert(ListenerName::from(HTTPS), Listener { protocol: https, public_port: port, pod_port: POD_HTTPS });
+        model
+            .listeners
+            .insert(ListenerName::from(HTTPS), Listener { protocol: https, public_port: port, pod_port: POD_HTTPS, proxy_protocol });
         model.certificate_lists.entry(CERTIFICATES.into()).or_default();
     }
     model.tables.entry(TABLE.into()).or_default();

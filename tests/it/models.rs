@@ -49,7 +49,7 @@ pub fn to(service: &str) -> Target {
 pub fn empty() -> Model {
     let mut model = Model::default();
     let protocol = Protocol::Http { table: "t".into(), https_port: None };
-    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 8080 });
+    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 8080, proxy_protocol: false });
     model.tables.insert("t".into(), RouteTable::default());
     model
 }

@@ -99,7 +99,7 @@ fn conditions() -> Model {
 
 fn listeners() -> Model {
     let mut model = plain();
-    let listener = |protocol, port| Listener { protocol, public_port: port, pod_port: port + 8000 };
+    let listener = |protocol, port| Listener { protocol, public_port: port, pod_port: port + 8000, proxy_protocol: false };
     model.listeners.insert("http".into(), listener(Protocol::Http { table: "t".into(), https_port: Some(443) }, 80));
     model.listeners.insert("https".into(), listener(Protocol::Https { table: "t".into(), certificates: "https".into() }, 443));
     let secure = Route { https_redirect: Some(308), ..route(prefix("/"), to("web")) };

@@ -80,9 +80,9 @@ pub const CERTIFIED: &str = "site.test";
 pub fn listening() -> (Model, String) {
     let mut model = empty();
     let protocol = Protocol::Http { table: "t".into(), https_port: Some(8443) };
-    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 8080 });
+    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 8080, proxy_protocol: false });
     let protocol = Protocol::Https { table: "t".into(), certificates: "https".into() };
-    model.listeners.insert("https".into(), Listener { protocol, public_port: 8443, pod_port: 8443 });
+    model.listeners.insert("https".into(), Listener { protocol, public_port: 8443, pod_port: 8443, proxy_protocol: false });
     let pem = pem(CERTIFIED);
     certificate(&mut model, "site", &pem, &[CERTIFIED]);
     (model, pem)

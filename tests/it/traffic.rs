@@ -254,7 +254,7 @@ fn redirects_lead_where_they_say() {
 fn plain_http_leads_to_https_where_a_route_says_so_but_never_for_acme() {
     let mut model = empty();
     let protocol = Protocol::Http { table: "t".into(), https_port: Some(8443) };
-    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 8080 });
+    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 8080, proxy_protocol: false });
     backend(&mut model, "app", &[origin("app")], Policy::default());
     let secure = |path, code| Route { https_redirect: Some(code), ..route(path, to("app")) };
     let split = Route { target: Target::Split(vec![(Some(id("app")), 1)]), ..secure(prefix("/split"), 301) };
@@ -277,6 +277,21 @@ fn plain_http_leads_to_https_where_a_route_says_so_but_never_for_acme() {
             let location = location.map(|text| text.replace("A.test", "a.test"));
             assert_eq!((status(&answer), header(&answer, "location")), (code, location.as_deref()), "{host}{path}");
         }
+    });
+}
+
+#[test]
+fn who_connects_by_the_proxy_protocol_is_who_it_says_and_nobody_else_is_heard() {
+    let mut model = empty();
+    let protocol = Protocol::Http { table: "t".into(), https_port: None };
+    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 8080, proxy_protocol: true });
+    backend(&mut model, "app", &[origin("app")], Policy::default());
+    host(&mut model, name("a.test"), vec![route(prefix("/"), to("app"))]);
+    run(&model, |haproxy| {
+        let request = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+        let answer = ask(haproxy.address("http"), &format!("PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\r\n{request}"));
+        assert!(status(&answer) == 200 && got(&answer).1.to_lowercase().contains("x-forwarded-for: 192.0.2.7"), "{answer}");
+        assert_ne!(status(&ask(haproxy.address("http"), request)), 200);
     });
 }
 
@@ -380,7 +395,7 @@ fn tcp_listeners_pass_bytes_on_to_servers_that_are_checked_elsewhere() {
     backend(&mut model, "lb", &[origin("replica")], Policy { http_check: Some(check), server, ..Policy::default() });
     model.backends.get_mut(&id("lb")).unwrap().mode = Mode::Tcp;
     let protocol = Protocol::Tcp { backend: id("lb") };
-    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 80 });
+    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 80, proxy_protocol: false });
     run(&model, |haproxy| assert_eq!(first(&haproxy.get("a.test", "/x")), "replica GET /x"));
 }
 
@@ -405,7 +420,7 @@ fn servers_are_spoken_to_in_http_2_without_tls_where_the_policy_says_so() {
 fn a_client_resumes_its_tls_session_with_any_pod_of_the_fleet() {
     let mut model = empty();
     let protocol = Protocol::Https { table: "t".into(), certificates: "https".into() };
-    model.listeners.insert("https".into(), Listener { protocol, public_port: 443, pod_port: 8443 });
+    model.listeners.insert("https".into(), Listener { protocol, public_port: 443, pod_port: 8443, proxy_protocol: false });
     backend(&mut model, "app", &[origin("app")], Policy::default());
     host(&mut model, name("a.test"), vec![route(prefix("/"), to("app"))]);
     let pem = self_signed("a.test");

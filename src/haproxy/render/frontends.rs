@@ -109,7 +109,10 @@ impl Renderer {
         let mut section = Section::new(head);
         // Where a pod listens on all addresses, it does so once for each family: a client over IPv4 at a socket of IPv6 would
         // be told to servers as ::ffff:192.0.2.1 (X-Forwarded-For).
-        let bind = Line::of("bind").with(Word::env("", &variable(name), "")?).and("v6only");
+        let mut bind = Line::of("bind").with(Word::env("", &variable(name), "")?).and("v6only");
+        if listener.proxy_protocol {
+            bind = bind.and("accept-proxy");
+        }
         match &listener.protocol {
             Protocol::Http { table, https_port } => {
                 section.push(bind).push(relay_bind(name)?);

@@ -15,7 +15,7 @@ fn endpoint(last: u8) -> Endpoint {
 fn model() -> Model {
     let mut model = Model::default();
     let protocol = Protocol::Http { table: "t".into(), https_port: None };
-    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 8080 });
+    model.listeners.insert("http".into(), Listener { protocol, public_port: 80, pod_port: 8080, proxy_protocol: false });
     for service in ["one", "two", "three"] {
         let source = ObjectRef::new(Kind::Ingress, "shop", service);
         let backend = Backend {
