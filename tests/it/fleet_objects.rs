@@ -395,10 +395,10 @@ fn assert_fits_together(objects: &[Desired]) {
         }
         for service in of_kind::<Service>(objects, "Service").map(|service| service.spec.unwrap()) {
             assert!(is_part(&service.selector.unwrap(), &labels));
-            let named: BTreeSet<_> =
+            let offered_by_pods: BTreeSet<_> =
                 pod.containers.iter().flat_map(|container| container.ports.iter().flatten()).filter_map(|port| port.name.clone()).collect();
             for offered in service.ports.unwrap() {
-                assert!(matches!(offered.target_port, Some(IntOrString::String(name)) if named.contains(&name)));
+                assert!(matches!(offered.target_port, Some(IntOrString::String(name)) if offered_by_pods.contains(&name)));
             }
         }
     }
