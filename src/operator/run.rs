@@ -103,11 +103,13 @@ impl Parts {
 /// Runs until `stop`, or until a part of it ends.
 pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Output = ()> + Send) -> Result<(), OperatorError> {
     let config = config().await?;
+    let feeds = Feeds::new();
     let lease_settings = lease::Settings {
         namespace: settings.namespace.clone(),
         name: LEASE.to_owned(),
         identity: format!("{}_{:016x}", settings.pod, random()),
         timing: Timing::default(),
+        highest_term: feeds.highest_term(),
     };
     let (driver, election) = Driver::new(lease_settings);
     let client = client(&config, Some(&Fence::new(election.claim(), &settings.namespace, LEASE)))?;
@@ -116,7 +118,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let of_election = client.clone();
     let election_task = tokio::spawn(driver.run(of_election, async move { _ = leaving.wait_for(|left| *left).await }));
 
-    let (feeds, metrics) = (Feeds::new(), Arc::new(Metrics::default()));
+    let metrics = Arc::new(Metrics::default());
     let ingresses = Arc::new(Mutex::new(Ingresses::default()));
     let stage = Stage::new(Pipeline::new(options()), feeds.clone(), ingresses.clone(), metrics.clone());
     let translated = stage.translated();

@@ -368,8 +368,13 @@ async fn the_finalizer_is_there_before_anything_else_is() {
 async fn of_two_operators_with_one_lease_only_the_leader_writes_and_either_goes_on_where_the_other_died() {
     let cluster = Cluster::new();
     let start = |name: &str| {
-        let settings =
-            Settings { namespace: "kube-system".to_owned(), name: "l".to_owned(), identity: name.to_owned(), timing: Timing::default() };
+        let settings = Settings {
+            namespace: "kube-system".to_owned(),
+            name: "l".to_owned(),
+            identity: name.to_owned(),
+            timing: Timing::default(),
+            highest_term: tokio::sync::watch::channel(0).1,
+        };
         let (driver, handle) = Driver::new(settings);
         let faults = Faults::new(Plan::default());
         let election = Client::new(faults.layer(cluster.server.clone()), "default");

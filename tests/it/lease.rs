@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder};
@@ -27,6 +27,10 @@ struct Replica {
 
 impl Replica {
     fn start(server: &ApiServer, name: &str, plan: Plan) -> Self {
+        Self::start_hearing(server, name, plan, watch::channel(0).1)
+    }
+
+    fn start_hearing(server: &ApiServer, name: &str, plan: Plan, heard: watch::Receiver<u64>) -> Self {
         let faults = Faults::new(plan);
         let client = Client::new(faults.layer(server.clone()), "default");
         let (driver, handle) = Driver::new(Settings {
@@ -34,6 +38,7 @@ impl Replica {
             name: "haproxy-fleet".to_owned(),
             identity: name.to_owned(),
             timing: Timing::default(),
+            highest_term: heard,
         });
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(driver.run(client, async { _ = stopped.await }));
@@ -353,4 +358,16 @@ async fn a_write_that_takes_longer_than_a_term_of_the_claim_passes_while_the_cla
     let slow = Plan::one(Matcher::of(Verb::Create, "configmaps"), 1, 1, Action::Delay(60 * SECOND));
     let api = Writer::new(&server, &one, slow).config_maps();
     api.create(&PostParams::default(), &config_map("slow")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_begins_anew_goes_on_above_the_term_that_agents_obey() {
+    let server = ApiServer::new();
+    let (agents, heard) = watch::channel(0);
+    let replica = Replica::start_hearing(&server, "a", Plan::default(), heard);
+    assert_eq!(replica.leads().await.0, 1);
+    // an agent comes that obeyed a leader of a Lease that somebody deleted
+    agents.send_replace(41);
+    let mut claim = replica.handle.claim();
+    claim.wait_for(|claim| claim.term(Instant::now()) == Some(42)).await.unwrap();
 }

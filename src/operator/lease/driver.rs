@@ -29,6 +29,8 @@ pub struct Settings {
     pub identity: String,
     /// How long everything takes.
     pub timing: Timing,
+    /// The highest term that agents obey: they follow nobody below it, also when the Lease was deleted and begins anew.
+    pub highest_term: watch::Receiver<u64>,
 }
 
 /// Why no generation numbers were reserved.
@@ -132,6 +134,7 @@ impl Driver {
         let mut stop = pin!(stop);
         loop {
             self.publish();
+            self.election.hear_of(*self.settings.highest_term.borrow());
             let wait = match self.election.next(self.now()) {
                 Action::Wait(until) => until,
                 Action::End => return,

@@ -115,12 +115,19 @@ pub(super) struct Election {
     /// After a failure: nothing before this.
     pause: Option<Moment>,
     leaves: bool,
+    /// The highest term that anybody obeys: a Lease that was lost and made anew goes on above it.
+    floor: u64,
 }
 
 impl Election {
     /// `me` is a name that no other process has, not even an earlier one of the same pod.
     pub(super) fn new(me: String, timing: Timing) -> Self {
-        Self { me, timing, seen: None, is_outdated: true, held: None, pause: None, leaves: false }
+        Self { me, timing, seen: None, is_outdated: true, held: None, pause: None, leaves: false, floor: 0 }
+    }
+
+    /// Somebody obeys `term`.
+    pub(super) fn hear_of(&mut self, term: u64) {
+        self.floor = self.floor.max(term);
     }
 
     /// The claim at `now`, and until when it is good.
@@ -148,7 +155,7 @@ impl Election {
         let expiry = seen.since.after(self.timing.duration);
         let is_free = seen.record.as_ref().is_none_or(|record| record.holder.is_empty() || record.holder == self.me);
         if is_free || expiry <= now {
-            return Action::Write(self.write(Purpose::Acquire, seen, |transitions| transitions + 1));
+            return Action::Write(self.write(Purpose::Acquire, seen, |transitions| transitions.max(self.floor) + 1));
         }
         let again = seen.read.after(self.timing.retry);
         if again <= now { Action::Read } else { Action::Wait(again.min(expiry)) }
@@ -158,7 +165,8 @@ impl Election {
     pub(super) fn renewal(&self, now: Moment) -> Option<Write> {
         self.claim(now)?;
         let seen = self.seen.as_ref().filter(|_| !self.is_outdated)?;
-        Some(self.write(Purpose::Renew, seen, |transitions| transitions))
+        // a leader below what others obey leads nobody: it takes a higher term
+        Some(self.write(Purpose::Renew, seen, |transitions| if transitions < self.floor { self.floor + 1 } else { transitions }))
     }
 
     fn leaving(&self, seen: &Seen) -> Action {
