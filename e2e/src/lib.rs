@@ -36,7 +36,7 @@ from!(std::io::Error, kube::Error, serde_json::Error, fleet_cluster::ClusterErro
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 /// How long what follows from a change may take on a busy machine.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const SOON: Duration = Duration::from_secs(120);
 
 /// Asks until there is an answer, for at most `limit`; then fails with what was last in the way.
 pub async fn eventually<T, F>(what: &str, limit: Duration, mut ask: impl FnMut() -> F) -> Outcome<T>

@@ -53,12 +53,12 @@ impl Setting {
     pub async fn install(&self) -> Outcome {
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/default");
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &config.display().to_string()]).await?;
-        self.kubectl(&["-n", SYSTEM, "rollout", "status", "deployment/haproxy-fleet", "--timeout=120s"]).await.map(drop)
+        self.kubectl(&["-n", SYSTEM, "rollout", "status", "deployment/haproxy-fleet", "--timeout=180s"]).await.map(drop)
     }
 
     /// A namespace with nothing in it. One that a former run left is removed first.
     pub async fn namespace(&self, name: &str) -> Outcome {
-        self.kubectl(&["delete", "namespace", name, "--ignore-not-found", "--timeout=120s"]).await?;
+        self.kubectl(&["delete", "namespace", name, "--ignore-not-found", "--timeout=180s"]).await?;
         self.kubectl(&["create", "namespace", name]).await?;
         eventually("the default service account", SOON, || async {
             self.kubectl(&["-n", name, "get", "serviceaccount", "default"]).await.map(drop)
@@ -83,7 +83,7 @@ impl Setting {
 
     /// Waits until a fleet is ready in its present generation.
     pub async fn ready(&self, namespace: &str, fleet: &str) -> Outcome {
-        self.kubectl(&["-n", namespace, "wait", "--for=condition=Ready", "--timeout=120s", &format!("ingd/{fleet}")]).await.map(drop)
+        self.kubectl(&["-n", namespace, "wait", "--for=condition=Ready", "--timeout=180s", &format!("ingd/{fleet}")]).await.map(drop)
     }
 
     /// The pods of a fleet that are not on their way out, by name.

@@ -4,7 +4,7 @@
 //! HAProxy serves on while load balancers take the pod out; then it stops softly (SIGUSR1), and what is left at the
 //! deadline is cut (SIGTERM). What says that a pod stops names the very master that does: after a restart of the
 //! container nothing is left of it. A reload after the soft stop would start a worker that accepts again, so the
-//! agent reloads only with a [`Permit`], and stopping waits for the one that is given.
+//! agent reloads only with a `Permit`, and stopping waits for the one that is given.
 
 use super::attach::SocketId;
 use rustix::fs::{FlockOperation, flock};

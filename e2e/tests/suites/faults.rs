@@ -26,8 +26,8 @@ async fn two(setting: &Setting, name: &str, replicas: usize) -> Outcome<SocketAd
 }
 
 async fn remove(setting: &Setting, name: &str) -> Outcome {
-    setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=120s"]).await?;
-    setting.kubectl(&["delete", "namespace", name, "--timeout=120s"]).await.map(drop)
+    setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=180s"]).await?;
+    setting.kubectl(&["delete", "namespace", name, "--timeout=180s"]).await.map(drop)
 }
 
 fn load(address: SocketAddr, rate: f64) -> Outcome<fleet_load::Handle> {
@@ -39,7 +39,7 @@ fn load(address: SocketAddr, rate: f64) -> Outcome<fleet_load::Handle> {
 async fn scale_operator(setting: &Setting, replicas: u32) -> Outcome {
     setting.kubectl(&["-n", SYSTEM, "scale", "deployment/haproxy-fleet", &format!("--replicas={replicas}")]).await?;
     if replicas > 0 {
-        return setting.kubectl(&["-n", SYSTEM, "rollout", "status", "deployment/haproxy-fleet", "--timeout=120s"]).await.map(drop);
+        return setting.kubectl(&["-n", SYSTEM, "rollout", "status", "deployment/haproxy-fleet", "--timeout=180s"]).await.map(drop);
     }
     eventually("the operator to be gone", SOON, || async {
         let pods = setting.kubectl(&["-n", SYSTEM, "get", "pods", "-l", "app.kubernetes.io/component=operator", "-o", "name"]).await?;
@@ -112,7 +112,7 @@ fn a_new_pod_without_an_operator_is_never_ready_and_an_old_one_comes_back_with_w
         eventually("the tenant", SOON, || http::expect(address, "web.example", "/", 200)).await?;
         // a pod that is new has nothing
         let victim = pods[0]["metadata"]["name"].as_str().unwrap_or_default();
-        setting.kubectl(&["-n", "alone", "delete", "pod", victim, "--timeout=60s"]).await?;
+        setting.kubectl(&["-n", "alone", "delete", "pod", victim, "--timeout=180s"]).await?;
         let fresh = eventually("a new pod to run", SOON, || async {
             let now = setting.pods("alone", "edge").await?;
             let running =

@@ -24,8 +24,8 @@ async fn three(setting: &Setting, name: &str) -> Outcome<SocketAddr> {
 }
 
 async fn remove(setting: &Setting, name: &str) -> Outcome {
-    setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=120s"]).await?;
-    setting.kubectl(&["delete", "namespace", name, &format!("{name}-shop"), &format!("{name}-blog"), "--timeout=120s"]).await.map(drop)
+    setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=180s"]).await?;
+    setting.kubectl(&["delete", "namespace", name, &format!("{name}-shop"), &format!("{name}-blog"), "--timeout=180s"]).await.map(drop)
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn endpoints_come_and_go_under_load_and_no_request_is_lost() {
         let load = Load::start(config).map_err(Failure::new)?;
         for replicas in [5, 1, 4, 2] {
             setting.kubectl(&["-n", "churn-shop", "scale", "deployment/web", &format!("--replicas={replicas}")]).await?;
-            setting.kubectl(&["-n", "churn-shop", "rollout", "status", "deployment/web", "--timeout=60s"]).await?;
+            setting.kubectl(&["-n", "churn-shop", "rollout", "status", "deployment/web", "--timeout=180s"]).await?;
         }
         setting.kubectl(&["-n", "churn-shop", "rollout", "restart", "deployment/web"]).await?;
-        setting.kubectl(&["-n", "churn-shop", "rollout", "status", "deployment/web", "--timeout=120s"]).await?;
+        setting.kubectl(&["-n", "churn-shop", "rollout", "status", "deployment/web", "--timeout=180s"]).await?;
         let report = load.stop().await;
         println!("{}", haproxy_fleet_e2e::json_line("churn", 5, &report));
         assert_eq!(report.lost, 0, "{:?}", report.examples);
@@ -92,7 +92,7 @@ fn a_fleet_that_is_deleted_leaves_nothing_behind() {
     run(|setting| async move {
         let name = "gone";
         three(setting, name).await?;
-        setting.kubectl(&["-n", name, "delete", "ingd", "edge", "--cascade=foreground", "--timeout=120s"]).await?;
+        setting.kubectl(&["-n", name, "delete", "ingd", "edge", "--cascade=foreground", "--timeout=180s"]).await?;
         let kinds = "deployments,services,configmaps,secrets,serviceaccounts,poddisruptionbudgets,networkpolicies,horizontalpodautoscalers";
         eventually("everything to be gone", SOON, || async {
             let left =
@@ -102,6 +102,6 @@ fn a_fleet_that_is_deleted_leaves_nothing_behind() {
         .await?;
         let status = setting.get(&["ingress", "-n", "gone-shop", "web"]).await?["status"].clone();
         assert!(status["loadBalancer"]["ingress"].as_array().is_none_or(Vec::is_empty), "{status}");
-        setting.kubectl(&["delete", "namespace", name, "gone-shop", "gone-blog", "--timeout=120s"]).await.map(drop)
+        setting.kubectl(&["delete", "namespace", name, "gone-shop", "gone-blog", "--timeout=180s"]).await.map(drop)
     });
 }
