@@ -1,12 +1,14 @@
 //! `diff`: what a change of manifests would do to running HAProxies.
 
 use super::arguments::{DiffArguments, Format};
-use super::evaluate::{Comparison, compare};
+use super::evaluate::{Comparison, check, compare};
 use super::report::{Style, changes, finding};
 use super::{Error, Exit, Output};
 use crate::status::json::{Diagnostic, Diff};
 
 pub(super) fn run(arguments: &DiffArguments, out: &mut Output) -> Result<Exit, Error> {
+    // before the first is read, which may take long
+    check(&[arguments.before.clone(), arguments.after.clone()])?;
     let comparison = compare(&arguments.before, &arguments.after, arguments.haproxy.version)?;
     let exit = if comparison.changes.is_empty() { Exit::Success } else { Exit::Findings };
     show(comparison, arguments.output, out)?;

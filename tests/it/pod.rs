@@ -428,7 +428,7 @@ async fn a_pod_that_stops_serves_on_and_asks_its_last_clients_to_leave() {
             let load = fleet_load::Load::start(config).unwrap();
             let mut kept = Client::connect(rig.at(8080)).await;
             assert_eq!(kept.ask("a.example").await.unwrap(), "a");
-            let times = Times { deregistration: Duration::from_secs(2), timeout: Duration::from_secs(20) };
+            let times = Times { deregistration: Duration::from_secs(6), timeout: Duration::from_secs(20) };
             let stopped = stopping(&rig, times);
             let second = stopping(&rig, times);
             eventually(async || rig.run.path().join("stopping").exists().then_some(())).await;
