@@ -433,6 +433,7 @@ async fn a_pod_that_stops_serves_on_and_asks_its_last_clients_to_leave() {
             let second = stopping(&rig, times);
             eventually(async || rig.run.path().join("stopping").exists().then_some(())).await;
             assert_eq!(kept.ask("a.example").await.unwrap(), "a", "{version}");
+            eventually(async || (load.answered() > 50).then_some(())).await;
             // load balancers have taken the pod out
             let report = load.stop().await;
             assert_eq!(report.lost, 0, "{version}: {report:?}");
