@@ -113,7 +113,10 @@ impl Gather {
         wanted.extend(self.config_maps_near.sources(Resource::ConfigMaps));
         let stop: Vec<Source> = self.sources.keys().filter(|source| !wanted.contains(source)).cloned().collect();
         for source in &stop {
-            self.hear(source, News::Absent);
+            let known = self.sources.get(source).map(|told| told.known.clone()).unwrap_or_default();
+            for object in &known {
+                self.forget(source, object);
+            }
             self.sources.remove(source);
         }
         wanted.retain(|source| !self.sources.contains_key(source));
@@ -158,6 +161,8 @@ impl Gather {
                 told.condition = Condition::Listed;
                 self.forget(source, &object);
             }
+            // an API server that has just started knows no custom resources for a moment: what was read of ours stays
+            News::Absent if !source.resource.is_optional() && told.complete => told.condition = Condition::Absent,
             News::Absent => {
                 told.condition = Condition::Absent;
                 told.listing = None;

@@ -19,6 +19,10 @@ const OBJECT_BYTES: usize = 2_000_000;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// Failures in a row that are not worth a word.
 const HICCUPS: u32 = 2;
+/// Where it worked before, so many refusals in a row are doubted, and asked about again after so long: an API server that
+/// has just started knows neither custom resources nor who may what for a moment.
+const DOUBTS: u32 = 15;
+const DOUBT_AGAIN: Duration = Duration::from_secs(1);
 /// How often somebody who was turned away asks again, and how often an optional kind is looked for.
 const ASK_AGAIN: Duration = Duration::from_secs(15);
 
@@ -60,7 +64,7 @@ enum Stopped {
 
 /// Follows `source` until nobody listens any more.
 pub(super) async fn follow(client: Client, source: Source, news: mpsc::Sender<(Source, News)>) {
-    let mut watch = Watch { client, source, news, strategy: InitialListStrategy::StreamingList, failures: 0 };
+    let mut watch = Watch { client, source, news, strategy: InitialListStrategy::StreamingList, failures: 0, was_listed: false };
     while matches!(watch.run().await, Stopped::Again) {}
 }
 
@@ -70,6 +74,7 @@ struct Watch {
     news: mpsc::Sender<(Source, News)>,
     strategy: InitialListStrategy,
     failures: u32,
+    was_listed: bool,
 }
 
 impl Watch {
@@ -84,6 +89,7 @@ impl Watch {
             let outcome = match event {
                 Ok(event) => {
                     self.failures = 0;
+                    self.was_listed |= matches!(event, Event::InitDone);
                     self.say(self.news_of(event)).await
                 }
                 Err(error) => self.fail(&error).await,
@@ -129,14 +135,15 @@ impl Watch {
                 self.strategy = InitialListStrategy::ListWatch;
                 return Err(Stopped::Again);
             }
-            Some(404) => {
-                self.say(News::Absent).await?;
-                self.pause(ASK_AGAIN).await?;
+            Some(401 | 403 | 404) => {
+                self.failures = self.failures.saturating_add(1);
+                let lasts = !self.was_listed || self.failures > DOUBTS;
+                if lasts {
+                    let forbidden = || News::Forbidden(error_text(error));
+                    self.say(if code == Some(404) { News::Absent } else { forbidden() }).await?;
+                }
+                self.pause(if lasts { ASK_AGAIN } else { DOUBT_AGAIN }).await?;
                 return Err(Stopped::Again);
-            }
-            Some(401 | 403) => {
-                self.say(News::Forbidden(error_text(error))).await?;
-                self.pause(ASK_AGAIN).await?;
             }
             // the watcher itself starts from the beginning only when this comes later
             Some(410) if starts => return Err(Stopped::Again),

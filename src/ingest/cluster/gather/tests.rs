@@ -73,10 +73,13 @@ fn config_maps_of_a_fleet_belong_to_what_has_to_be_known_first() {
     let follow = gather.follow();
     assert_eq!(follow.start, [within(Resource::ConfigMaps, "infra")]);
     assert!(!gather.is_whole());
-    list(&mut gather, &within(Resource::ConfigMaps, "infra"), Vec::new());
+    let map = object(Resource::ConfigMaps, "infra", "settings", &json!({"data": {"cr-backend": "defaults"}}));
+    list(&mut gather, &within(Resource::ConfigMaps, "infra"), vec![map]);
     assert!(gather.is_whole());
+    gather.delta();
     gather.hear(&everywhere(Resource::IngressDeployments), News::Gone(ObjectRef::new(Kind::IngressDeployment, "infra", "edge")));
     assert_eq!(gather.follow().stop, [within(Resource::ConfigMaps, "infra")]);
+    assert!(names(&gather.delta()).1.contains(&"ConfigMap infra/settings".to_owned()), "what nobody may refer to is let go of");
 }
 
 #[test]
@@ -207,4 +210,18 @@ fn what_the_status_of_an_ingress_says_is_passed_on_beside_the_world() {
         addresses.iter().map(|(object, points)| (object.to_string(), points.join(" "))).collect::<Vec<_>>(),
         [("Ingress shop/web".to_owned(), "192.0.2.1 lb.example.org".to_owned())]
     );
+}
+
+#[test]
+fn fleets_stay_while_an_api_server_that_just_started_does_not_know_their_kind() {
+    let mut gather = whole();
+    let source = everywhere(Resource::IngressDeployments);
+    let fleet = object(Resource::IngressDeployments, "infra", "edge", &json!({"spec": {"ingressClassName": "edge"}}));
+    list(&mut gather, &source, vec![fleet]);
+    gather.delta();
+    gather.hear(&source, News::Absent);
+    assert!(gather.delta().is_empty(), "nothing that serves is taken away for that");
+    assert!(gather.findings().unwrap().iter().any(|found| found.message.contains("no ingressdeployments")));
+    list(&mut gather, &source, Vec::new());
+    assert_eq!(gather.delta().removed.len(), 1, "once the kind is known again, what is gone is gone");
 }
