@@ -76,13 +76,17 @@ fn reports(translated: &Translated, agents: &Agents, states: &States, ingresses:
     for (key, state) in states {
         let fleet = FleetId { namespace: key.namespace.as_str().into(), name: key.name.as_str().into() };
         let object = key.object();
-        findings.extend(state.problems.iter().cloned());
-        findings.extend(state.refused.iter().filter(|finding| !translated.findings.contains(finding)).cloned());
-        findings.extend(refusals(&fleet, agents));
-        let Some(reading) = Reading::of(&fleet, state, translated, agents, started, now) else { continue };
+        let beside: Vec<Diagnostic> = state.problems.iter().chain(&state.refused).cloned().chain(refusals(&fleet, agents)).collect();
+        let reading = Reading::of(&fleet, state, translated, agents, started, now);
+        let translated_ones = reading.as_ref().and_then(|reading| reading.view).map(|view| view.findings.iter());
+        let mut own: Vec<Diagnostic> = translated_ones.into_iter().flatten().chain(&beside).cloned().collect();
+        own.sort();
+        own.dedup();
+        findings.extend(beside);
+        let Some(reading) = reading else { continue };
         reach(&object, state, &reading, ingresses);
         if state.generation > 0 {
-            fleets.insert(object, FleetStatus { wanted: reading.status(state, &fleet, &findings, now), says: reading.says });
+            fleets.insert(object, FleetStatus { wanted: reading.status(state, &fleet, &own, now), says: reading.says });
         }
     }
     findings.sort();

@@ -45,6 +45,8 @@ pub(super) struct FleetView {
     pub(super) bytes: usize,
     /// Since when it is to be served.
     pub(super) since: Instant,
+    /// Its findings, in order: a fleet tells those of nobody else.
+    pub(super) findings: Arc<Vec<Diagnostic>>,
 }
 
 /// What became of the world.
@@ -154,6 +156,7 @@ impl Stage {
             revision: before.map_or(Digest::default(), |view| view.revision),
             bytes: before.map_or(0, |view| view.bytes),
             since: before.map_or_else(Instant::now, |view| view.since),
+            findings: before.map(|view| view.findings.clone()).unwrap_or_default(),
         };
         for change in changes {
             view.follow(change);
@@ -219,6 +222,9 @@ impl Stage {
         all.sort();
         all.dedup();
         self.state.findings = Arc::new(all);
+        for (fleet, view) in &mut self.state.fleets {
+            view.findings = Arc::new(self.pipeline.fleet_diagnostics(fleet).into_iter().cloned().collect());
+        }
         self.tell();
     }
 
