@@ -100,7 +100,7 @@ impl Role {
     }
 }
 
-/// The roles, as manifests. Each rule is preceded by what it is for, in the annotation of its role.
+/// The roles, as manifests.
 pub fn roles() -> Vec<Value> {
     let mut roles: Vec<Value> = [Role::Cluster, Role::Secrets, Role::Fleets, Role::Operator].into_iter().map(role).collect();
     roles.extend(FOR_PEOPLE.into_iter().map(|(part, name, resources, verbs)| {

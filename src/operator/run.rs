@@ -107,7 +107,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let lease_settings = lease::Settings {
         namespace: settings.namespace.clone(),
         name: LEASE.to_owned(),
-        identity: format!("{}_{:016x}", settings.pod, random()),
+        identity: format!("{}_{:016x}", settings.pod, crate::agent::runtime::random()),
         timing: Timing::default(),
         highest_term: feeds.highest_term(),
     };
@@ -276,9 +276,4 @@ async fn deliver(listener: TcpListener, mut trust: watch::Receiver<Option<Trust>
 /// Whether agents get here what they need: all of the world was seen, and there is a certificate to show.
 fn readiness(translated: watch::Receiver<Arc<Translated>>, trust: watch::Receiver<Option<Trust>>) -> Arc<dyn Fn() -> bool + Send + Sync> {
     Arc::new(move || translated.borrow().whole && trust.borrow().is_some())
-}
-
-fn random() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id())
 }
