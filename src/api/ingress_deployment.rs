@@ -7,6 +7,7 @@ pub(in crate::api) mod patterns;
 mod pods;
 mod publishing;
 mod rollout;
+mod sharding;
 mod status;
 mod values;
 
@@ -16,6 +17,7 @@ pub use publishing::{
     PublishingType, ServiceType, TrafficDistribution,
 };
 pub use rollout::{Disruption, Drain, Rollout, UnhealthyPodEvictionPolicy, UpgradePolicy};
+pub use sharding::{Operator, Requirement, Selector, Shard};
 pub use status::{Diagnostics, Finding, IngressDeploymentStatus};
 pub use values::{Duration, IntOrPercent, Quantity};
 
@@ -82,6 +84,15 @@ pub struct IngressDeploymentSpec {
     #[schemars(length(min = 1, max = 253), pattern(patterns::DNS_NAME))]
     #[x_kube(validation = Rule::new("self == oldSelf").message("ingressClassName cannot change: create a second fleet for the other class"))]
     pub ingress_class_name: String,
+
+    /// Labels of the namespaces whose routes are the fleet's; all if nothing is said. Several fleets may share a class
+    /// if each but the youngest selects: a route is served by the oldest fleet that selects it, and by no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_selector: Option<Selector>,
+
+    /// Labels of the routes (Ingresses) that are the fleet's; all if nothing is said. Both selectors have to match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_selector: Option<Selector>,
 
     /// Whether the operator leaves everything of the fleet in the cluster as it is. The pods keep serving and still
     /// follow routes and endpoints; a drain that has begun goes on.
@@ -221,6 +232,12 @@ pub struct IngressDeploymentSpec {
 impl IngressDeploymentSpec {
     /// How many pods there are when nothing is said.
     pub const DEFAULT_REPLICAS: i32 = 2;
+
+    /// Which part of its class the fleet serves.
+    pub fn shard(&self) -> Shard {
+        let selects = |selector: &Option<Selector>| selector.clone().filter(|selector| !selector.is_empty());
+        Shard { namespaces: selects(&self.namespace_selector), routes: selects(&self.route_selector) }
+    }
 
     /// How many pods are asked for, over all zones; with autoscaling, how many at least.
     pub fn total_replicas(&self) -> i32 {

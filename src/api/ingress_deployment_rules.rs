@@ -5,8 +5,8 @@ use super::crd::crds;
 use super::ingress_deployment::patterns;
 use super::schema::{Fault, faults};
 use super::{
-    AdditionalService, Autoscaling, Duration, IngressDeploymentSpec, IntOrPercent, LoadBalancer, Publishing, PublishingType, ServiceType,
-    Texts,
+    AdditionalService, Autoscaling, Duration, IngressDeploymentSpec, IntOrPercent, LoadBalancer, Publishing, PublishingType, Selector,
+    ServiceType, Texts,
 };
 use crate::report::{Diagnostic, ObjectRef, codes};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
@@ -38,6 +38,8 @@ impl IngressDeploymentSpec {
             rules.broken(field, message);
         }
         rules.name();
+        rules.selector("spec.namespaceSelector", self.namespace_selector.as_ref());
+        rules.selector("spec.routeSelector", self.route_selector.as_ref());
         rules.sizes(self);
         rules.scheduling(self);
         if let Some(backend) = &self.default_backend {
@@ -77,6 +79,13 @@ impl Rules<'_> {
             "metadata.name",
             "the name of a fleet is the name of its Services, too: at most 40 lower-case letters, digits and dashes, the first one a letter",
         );
+    }
+
+    fn selector(&mut self, field: &str, selector: Option<&Selector>) {
+        for (index, requirement) in selector.into_iter().flat_map(|selector| selector.match_expressions.iter().enumerate()) {
+            let field = format!("{field}.matchExpressions[{index}]");
+            self.hold(requirement.is_whole(), field, "In and NotIn take values, Exists and DoesNotExist take none");
+        }
     }
 
     fn sizes(&mut self, spec: &IngressDeploymentSpec) {
@@ -267,8 +276,10 @@ mod tests {
         let balancer = json!({
             "class": "c", "address": "192.0.2.1", "annotations": {"a": "b"}, "allowedSourceRanges": ["192.0.2.0/24"],
         });
+        let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]});
         json!({
-            "ingressClassName": "edge", "replicas": 2, "zones": [{"name": "z"}], "image": "haproxy:3.4.7",
+            "ingressClassName": "edge", "namespaceSelector": selector, "routeSelector": selector,
+            "replicas": 2, "zones": [{"name": "z"}], "image": "haproxy:3.4.7",
             "autoscaling": {"minReplicas": 2, "maxReplicas": 4, "targetCpuUtilization": 50},
             "defaultBackend": port(json!({"number": 1})), "backendRef": {"name": "a"}, "configMapRef": {"name": "a"},
             "tls": {"defaultCertificateRef": {"name": "a"}}, "ports": {"http": 80, "https": 443},
@@ -477,6 +488,16 @@ mod tests {
                 "spec with HostNetwork rollout.maxSurge is 0: two pods cannot have one port of a node",
                 json!({"publishing": {"type": "HostNetwork"}, "rollout": {"maxSurge": 1}}),
                 "spec.rollout.maxSurge",
+            ),
+            (
+                "spec.namespaceSelector.matchExpressions[] In and NotIn take values, Exists and DoesNotExist take none",
+                json!({"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}),
+                "spec.namespaceSelector.matchExpressions[0]",
+            ),
+            (
+                "spec.routeSelector.matchExpressions[] In and NotIn take values, Exists and DoesNotExist take none",
+                json!({"routeSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}),
+                "spec.routeSelector.matchExpressions[0]",
             ),
             ("spec.defaultBackend.service.port give either number or name", port(json!({})), "spec.defaultBackend.service.port"),
             ("spec.ports http and https need different ports", json!({"ports": {"http": 443}}), "spec.ports.https"),

@@ -30,8 +30,9 @@ pub use ingress_deployment::{
     AdditionalService, Amounts, Autoscaling, ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService, Diagnostics,
     Disruption, Drain, Duration, ExternalTrafficPolicy, Finding, FleetPorts, FleetTls, HaproxyLine, HostNetwork, IngressDeployment,
     IngressDeploymentSpec, IngressDeploymentStatus, IntOrPercent, IpFamily, IpFamilyPolicy, LoadBalancer, LocalRef, NamespaceOwnership,
-    NetworkPolicy, NodePorts, PatchOperation, PatchStep, Publishing, PublishingType, Quantity, Resources, Rollout, RouteAdmission,
-    ServiceType, Texts, TopologySpread, TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy, UpgradePolicy, WhenUnsatisfiable, Zone,
+    NetworkPolicy, NodePorts, Operator, PatchOperation, PatchStep, Publishing, PublishingType, Quantity, Requirement, Resources, Rollout,
+    RouteAdmission, Selector, ServiceType, Shard, Texts, TopologySpread, TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy,
+    UpgradePolicy, WhenUnsatisfiable, Zone,
 };
 pub use meta::{Created, Meta, Pairs};
 pub use plain::{ConfigMap, Namespace, Secret};

@@ -25,13 +25,15 @@ pub(super) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "ha
 const ADOPT: &str = "haproxy-fleet.dev/adopt";
 /// Annotation on a Service: its address may be given up.
 const RELEASE_ADDRESS: &str = "haproxy-fleet.dev/release-address";
+/// The kind that fleets of one class share an object of.
+const INGRESS_CLASS: &str = "IngressClass";
 /// Conflicts in a row on one object before the rest is tried first.
 const ATTEMPTS: usize = 5;
 
 /// The kinds that a fleet may be made of: API version, kind, plural, whether in a namespace. In the order in which what
 /// is not wanted any more goes: what sends traffic first.
 pub(super) const KINDS: [(&str, &str, &str, bool); 9] = [
-    ("networking.k8s.io/v1", "IngressClass", "ingressclasses", false),
+    ("networking.k8s.io/v1", INGRESS_CLASS, "ingressclasses", false),
     ("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", true),
     ("apps/v1", "Deployment", "deployments", true),
     ("v1", "Service", "services", true),
@@ -107,6 +109,8 @@ pub struct Applier {
 enum Verdict {
     Apply,
     Leave(Box<Diagnostic>),
+    /// Another fleet keeps it for all of them.
+    Shared,
     Wait,
 }
 
@@ -139,6 +143,7 @@ impl Applier {
             if let Some(live) = &live {
                 match self.judge(desired, live) {
                     Verdict::Apply => {}
+                    Verdict::Shared => return Ok(None),
                     Verdict::Wait => {
                         applied.waits = true;
                         return Ok(None);
@@ -176,6 +181,10 @@ impl Applier {
 
     fn judge(&self, desired: &Desired, live: &Value) -> Verdict {
         if !self.is_ours(desired, live) {
+            if desired.kind == INGRESS_CLASS && live["metadata"]["labels"][MANAGED_BY.0] == MANAGED_BY.1 {
+                // the fleets of a class have one IngressClass; that of the first of them, which hands it over when it goes
+                return Verdict::Shared;
+            }
             let adopt = format!("{}/{}", self.fleet.namespace, self.fleet.name);
             if live["metadata"]["annotations"][ADOPT] != adopt {
                 let message = format!("{} {} exists and belongs to somebody else", desired.kind, desired.name);
@@ -277,6 +286,26 @@ impl Applier {
             Err(error) => return Err(ApplyError::new("list", kind, "", error)),
         };
         Ok(found.into_iter().map(|object| json!(object)).collect())
+    }
+
+    /// Makes `heir` the keeper of the `IngressClass` that this fleet keeps. False: one changed meanwhile.
+    pub(super) async fn hand_over(&self, heir: &FleetKey) -> Result<bool, ApplyError> {
+        for (api_version, kind, plural, namespaced) in KINDS.into_iter().filter(|(_, kind, ..)| *kind == INGRESS_CLASS) {
+            for object in self.ours(api_version, kind, plural, namespaced).await? {
+                let metadata = &object["metadata"];
+                let name = metadata["name"].as_str().unwrap_or_default();
+                let labels = json!({FLEET: heir.name, FLEET_NAMESPACE: heir.namespace});
+                let change =
+                    json!({"metadata": {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"], "labels": labels}});
+                let parameters = PatchParams { field_manager: Some("haproxy-fleet-heir".to_owned()), ..PatchParams::default() };
+                match api(&self.client, api_version, kind, plural, None).patch(name, &parameters, &Patch::Merge(&change)).await {
+                    Ok(_) => {}
+                    Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => return Ok(false),
+                    Err(error) => return Err(ApplyError::new("patch", kind, name, error)),
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Deletes this very object, which nobody changed since it was read. False: somebody did, or somebody waits for it.

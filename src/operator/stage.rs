@@ -126,9 +126,10 @@ impl Stage {
     fn take(&mut self, batch: Batch) {
         let began = Instant::now();
         let Batch { delta, addresses, findings } = batch;
-        let classes = |kind: &Kind| matches!(kind, Kind::IngressDeployment | Kind::IngressClass);
+        // what decides whose an Ingress is, beside itself
+        let decides = |kind: &Kind| matches!(kind, Kind::IngressDeployment | Kind::IngressClass | Kind::Namespace);
         let fleets_moved =
-            delta.set.iter().any(|object| classes(&object.kind())) || delta.removed.iter().any(|object| classes(&object.kind));
+            delta.set.iter().any(|object| decides(&object.kind())) || delta.removed.iter().any(|object| decides(&object.kind));
         if let Some(findings) = findings {
             self.of_reading = findings;
         }

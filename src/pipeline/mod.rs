@@ -141,28 +141,25 @@ impl Pipeline {
                 updates.push(FleetUpdate { fleet: id.clone(), change: FleetChange::Bundle(changes) });
             }
         }
-        self.unserved.update(&self.world, self.fleets.keys(), &news, fleets_changed);
+        self.unserved.update(&self.world, &news, fleets_changed);
         self.unused.update(&self.world, &self.fleets.values().map(|fleet| &fleet.translator), &news);
         updates
     }
 
-    /// Starts and ends fleets after their `IngressDeployment`s. A class belongs to the oldest that asks for
-    /// it; a younger one is told and never touches what the older one serves.
+    /// Starts and ends fleets after their `IngressDeployment`s. A younger one to which the older ones of its class
+    /// leave nothing is told, and never touches what they serve.
     fn admit_fleets(&mut self) -> Vec<FleetUpdate> {
-        let mut wanted: Vec<&Arc<IngressDeployment>> = self.world.ingress_deployments().collect();
-        wanted.sort_by(|a, b| a.meta.older_first(&b.meta));
-        let mut owners: BTreeMap<&str, &Arc<IngressDeployment>> = BTreeMap::new();
+        let classes: BTreeSet<&str> = self.world.ingress_deployments().map(|fleet| fleet.spec.ingress_class_name.as_str()).collect();
+        let mut admitted: BTreeMap<FleetId, HaproxyLine> = BTreeMap::new();
         self.refused_fleets.clear();
-        for deployment in wanted {
-            match owners.get(deployment.spec.ingress_class_name.as_str()) {
-                Some(owner) => self.refused_fleets.push(class_taken(deployment, owner)),
+        for place in classes.into_iter().flat_map(|class| translate::places(&self.world, class)) {
+            match place.taken_by {
+                Some(owner) => self.refused_fleets.push(class_taken(place.fleet, owner)),
                 None => {
-                    owners.insert(&deployment.spec.ingress_class_name, deployment);
+                    admitted.insert(fleet_id(place.fleet), place.fleet.spec.haproxy_version);
                 }
             }
         }
-        let admitted: BTreeMap<FleetId, HaproxyLine> =
-            owners.values().map(|deployment| (fleet_id(deployment), deployment.spec.haproxy_version)).collect();
         let gone: Vec<FleetId> = self.fleets.keys().filter(|id| !admitted.contains_key(id)).cloned().collect();
         for id in &gone {
             self.fleets.remove(id);
@@ -231,6 +228,6 @@ fn class_taken(deployment: &IngressDeployment, owner: &IngressDeployment) -> Dia
             deployment.spec.ingress_class_name,
             fleet_id(owner)
         ),
-        "choose another class, or delete one of the two",
+        "choose another class, delete one of the two, or let the older one serve a part by its namespaceSelector or routeSelector",
     )
 }

@@ -20,7 +20,7 @@ impl Unused {
     /// Looks at all Backends after a change that may have to do with them; what endpoints cost stays as it is.
     pub(super) fn update<'a>(&mut self, world: &World, fleets: &(impl Iterator<Item = &'a Translator> + Clone), changed: &[Changed]) {
         let changed = || changed.iter().map(|change| &change.object);
-        if changed().all(|object| matches!(object.kind, Kind::EndpointSlice | Kind::Namespace)) {
+        if changed().all(|object| object.kind == Kind::EndpointSlice) {
             return;
         }
         if changed().any(|object| matches!(object.kind, Kind::Secret | Kind::ConfigMap)) {

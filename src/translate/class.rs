@@ -1,9 +1,10 @@
 //! Which Ingresses are a fleet's.
 
 use super::lookups::Lookups;
-use super::names;
-use crate::api::{ANNOTATION_INGRESS_CLASS, CONTROLLER_PREFIX, Ingress};
+use super::{names, shards};
+use crate::api::{ANNOTATION_INGRESS_CLASS, CONTROLLER_PREFIX, Ingress, Shard};
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
+use crate::world::{Reference, World};
 
 /// What a fleet's class is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,14 +15,20 @@ pub(super) struct Class {
     pub ours: bool,
     /// Whether Ingresses without a class belong to it.
     pub default: bool,
+    /// The fleet's part of it.
+    pub shard: Shard,
+    /// The parts that older fleets have.
+    pub elders: Vec<Shard>,
 }
 
 impl Class {
     /// Looks the class `name` of the fleet `fleet` up.
     pub(super) fn read(name: &str, fleet: &ObjectRef, look: &mut Lookups<'_>, diagnostics: &mut Vec<Diagnostic>) -> Self {
         look.note(Kind::IngressClass, &("".into(), name.into()));
+        look.references.insert(Reference::AllOf(Kind::IngressDeployment));
+        let (shard, elders) = share(look.world, name, fleet);
         let Some(class) = look.world.ingress_class(name) else {
-            return Self { name: name.into(), ours: true, default: false };
+            return Self { name: name.into(), ours: true, default: false, shard, elders };
         };
         let ours = class.is_ours();
         if !ours {
@@ -34,12 +41,18 @@ impl Class {
                 format!("use another class, or give that IngressClass a controller that starts with {CONTROLLER_PREFIX}"),
             ));
         }
-        Self { name: name.into(), ours, default: ours && class.is_default() }
+        Self { name: name.into(), ours, default: ours && class.is_default(), shard, elders }
     }
 
     /// Whether `ingress` is the fleet's.
-    pub(super) fn takes(&self, ingress: &Ingress) -> bool {
-        self.ours && ingress.class_name().map_or(self.default, |name| *name == *self.name)
+    pub(super) fn takes(&self, world: &World, ingress: &Ingress) -> bool {
+        let of_class = self.ours && ingress.class_name().map_or(self.default, |name| *name == *self.name);
+        of_class && shards::takes(&self.shard, world, ingress) && !self.elders.iter().any(|elder| shards::takes(elder, world, ingress))
+    }
+
+    /// Whether it depends on labels of namespaces which Ingresses are the fleet's.
+    pub(super) fn looks_at_namespaces(&self) -> bool {
+        self.elders.iter().chain([&self.shard]).any(|shard| shard.namespaces.is_some())
     }
 
     /// Tells of an annotation that says something else than the field.
@@ -61,4 +74,18 @@ impl Class {
             ));
         }
     }
+}
+
+/// What `fleet` has of the class `name`, and what older fleets have.
+fn share(world: &World, name: &str, fleet: &ObjectRef) -> (Shard, Vec<Shard>) {
+    let mut elders = Vec::new();
+    for place in shards::places(world, name) {
+        if place.fleet.meta.namespace == fleet.namespace && place.fleet.meta.name == fleet.name {
+            return (place.shard, elders);
+        }
+        if place.taken_by.is_none() {
+            elders.push(place.shard);
+        }
+    }
+    (Shard::default(), elders)
 }

@@ -23,6 +23,7 @@ mod lookups;
 mod names;
 mod pem;
 mod services;
+mod shards;
 mod state;
 mod step;
 
@@ -30,6 +31,7 @@ mod step;
 mod tests;
 
 pub use fleet::{CERTIFICATES, HTTP, HTTPS, TABLE};
+pub use shards::{Place, places, takes};
 
 use crate::model::{FleetId, Model, Touched};
 use crate::report::Diagnostic;

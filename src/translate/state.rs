@@ -94,7 +94,7 @@ impl State {
             state.wish(&id, &wish, &mut dirty);
         }
         for ingress in world.ingresses() {
-            if state.fleet.class.takes(ingress) {
+            if state.fleet.class.takes(world, ingress) {
                 state.translate(&(ingress.meta.namespace.clone(), ingress.meta.name.clone()), options, world, &mut dirty);
             }
         }
@@ -138,7 +138,7 @@ impl State {
     /// Redoes the fragment of the Ingress named `key`, which may be gone or of another class.
     pub(super) fn translate(&mut self, key: &Key, options: &Options, world: &World, dirty: &mut Dirty) {
         dirty.authorities = true;
-        let ingress = world.ingress(&key.0, &key.1).filter(|ingress| self.fleet.class.takes(ingress));
+        let ingress = world.ingress(&key.0, &key.1).filter(|ingress| self.fleet.class.takes(world, ingress));
         let Some(ingress) = ingress else {
             dirty.dropped.extend(self.index.remove(&Dependent::Ingress(key.clone())));
             return self.replace(key, None, dirty);

@@ -28,7 +28,7 @@ pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: 
     let mut due = Due::default();
     let mut dirty = Dirty::default();
     for reference in changes.iter().flat_map(|change| &change.references) {
-        note(state, reference, &mut due, &mut dirty);
+        note(state, world, reference, &mut due, &mut dirty);
     }
     policies(state, world, &mut due, &mut dirty);
     certificates(state, world, &mut due, &mut dirty);
@@ -58,7 +58,7 @@ pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: 
 }
 
 /// What `reference`, which has another answer now, makes stale.
-fn note(state: &State, reference: &Reference, due: &mut Due, dirty: &mut Dirty) {
+fn note(state: &State, world: &World, reference: &Reference, due: &mut Due, dirty: &mut Dirty) {
     match reference {
         Reference::EndpointsOf { namespace, service } => {
             let key = (namespace.clone(), service.clone());
@@ -66,11 +66,16 @@ fn note(state: &State, reference: &Reference, due: &mut Due, dirty: &mut Dirty) 
                 dirty.endpoints.insert(key);
             }
         }
-        Reference::AllOf(_) => {}
+        Reference::AllOf(_) => due.fleet |= state.index.dependents(reference).any(|d| *d == Dependent::Fleet),
         Reference::Object(object) => {
             let key = || (object.namespace.clone(), object.name.clone());
             match object.kind {
                 Kind::Ingress => drop(due.ingresses.insert(key())),
+                Kind::Namespace if state.fleet.class.looks_at_namespaces() => {
+                    due.ingresses.extend(
+                        world.ingresses_in(&object.name).map(|ingress| (ingress.meta.namespace.clone(), ingress.meta.name.clone())),
+                    );
+                }
                 Kind::Service if state.records.services.contains_key(&key()) => drop(due.services.insert(key())),
                 Kind::Backend if state.records.policies.contains_key(&key()) => drop(due.policies.insert(key())),
                 Kind::Secret if state.records.certificates.contains_key(&key()) => drop(due.certificates.insert(key())),

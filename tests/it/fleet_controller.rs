@@ -1,6 +1,6 @@
 //! The controller of fleets against an API server: every fault at every write.
 
-use crate::fleet_controller_rig::{Cluster, key};
+use crate::fleet_controller_rig::{Cluster, fleet, key};
 use fleet_api_server::Verb;
 use fleet_api_server::faults::{Action, Faults, Matcher, Plan};
 use haproxy_fleet::fleet::controller::{FINALIZER, Step};
@@ -400,4 +400,33 @@ async fn of_two_operators_with_one_lease_only_the_leader_writes_and_either_goes_
     cluster.delete("Background");
     cluster.is_gone("deleted by the other").await;
     cluster.assert_nothing_went_wrong("a change of the leader");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fleets_of_one_class_share_its_ingress_class_and_the_last_one_takes_it_along() {
+    let cluster = Cluster::new();
+    let _operator = cluster.operator(Plan::default());
+    let keeper = || {
+        let class = cluster.server.get("networking.k8s.io/v1", "IngressClass", "", "edge")?;
+        class["metadata"]["labels"]["haproxy-fleet.dev/fleet"].as_str().map(str::to_owned)
+    };
+    let deleted_classes = || {
+        let is_deletion = |verb, plural: &str| verb == Verb::Delete && plural == "ingressclasses";
+        cluster.server.writes().iter().filter(|write| is_deletion(write.call.verb, &write.call.plural)).count()
+    };
+    cluster.put(first());
+    cluster.settles("the first").await;
+    let mut other = fleet(json!({"ingressClassName": "edge", "replicas": 1, "routeSelector": {"matchLabels": {"a": "b"}}}));
+    other["metadata"]["name"] = json!("other");
+    cluster.server.put(&other).unwrap();
+    cluster.until("the second", || cluster.server.get("apps/v1", "Deployment", "infra", "other").is_some()).await;
+    assert_eq!(keeper().as_deref(), Some("edge"), "it is left to the first");
+    cluster.withdrawn.set(true);
+    cluster.delete("Background");
+    cluster.until("the first is gone", || !cluster.has_fleet()).await;
+    assert_eq!((keeper().as_deref(), deleted_classes()), (Some("other"), 0), "it is handed over");
+    cluster.server.delete("haproxy-fleet.dev/v1alpha1", "IngressDeployment", "infra", "other", "Background").unwrap();
+    let is_gone = || cluster.server.get("haproxy-fleet.dev/v1alpha1", "IngressDeployment", "infra", "other").is_none();
+    cluster.until("the second is gone", is_gone).await;
+    assert_eq!((keeper(), deleted_classes()), (None, 1));
 }

@@ -55,6 +55,11 @@ fn shared(slot: &mut impl FnMut(Vec<String>)) {
         fleet(
             "edge",
             old,
+            "ingressClassName: edge, namespaceSelector: {matchLabels: {tier: gold}}, routeSelector: {matchLabels: {part: a}}",
+        ),
+        fleet(
+            "edge",
+            old,
             "ingressClassName: edge, routeAdmission: {namespaceOwnership: Strict}, tls: {defaultCertificateRef: {name: cert}}",
         ),
         fleet(
@@ -66,6 +71,8 @@ fn shared(slot: &mut impl FnMut(Vec<String>)) {
     slot(vec![
         fleet("other", "", "ingressClassName: other"),
         fleet("other", old, "ingressClassName: edge"),
+        fleet("other", old, "ingressClassName: edge, namespaceSelector: {matchLabels: {tier: gold}}"),
+        fleet("other", "", "ingressClassName: edge, routeSelector: {matchExpressions: [{key: part, operator: Exists}]}"),
         fleet("other", "", "ingressClassName: other, haproxyVersion: '3.2', configMapRef: {name: settings}"),
     ]);
     for (name, default) in [("edge", true), ("other", false)] {
@@ -83,6 +90,8 @@ fn shared(slot: &mut impl FnMut(Vec<String>)) {
 }
 
 fn of_namespace(slot: &mut impl FnMut(Vec<String>), namespace: &str, certificates: &[String]) {
+    let labelled = |labels: &str| format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}, labels: {{{labels}}}}}\n");
+    slot(["", "tier: gold", "tier: iron"].map(labelled).into());
     let object = |kind: &str, name: &str, more: &str, rest: &str| {
         let version = match kind {
             "Backend" => "haproxy-fleet.dev/v1alpha1",
@@ -143,7 +152,8 @@ fn of_namespace(slot: &mut impl FnMut(Vec<String>), namespace: &str, certificate
     for name in ["i1", "i2", "i3"] {
         let ingress = |(number, (keys, spec)): (usize, &(&str, &str))| {
             let age = if number % 3 == 0 { format!(", creationTimestamp: '202{}-01-01T00:00:00Z'", number % 5) } else { String::new() };
-            object("Ingress", name, &format!("{age}, annotations: {{{keys}}}"), &format!("spec: {{{spec}}}"))
+            let part = if number % 2 == 0 { ", labels: {part: a}" } else { "" };
+            object("Ingress", name, &format!("{age}{part}, annotations: {{{keys}}}"), &format!("spec: {{{spec}}}"))
         };
         slot(INGRESSES.iter().enumerate().map(ingress).collect());
     }

@@ -5,6 +5,10 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// A value of a label.
 pub(super) const LABEL_VALUE: &str = "^[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$";
+/// A value of a label, which may be empty.
+pub(super) const ANY_LABEL_VALUE: &str = "^([A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?)?$";
+/// The name of a label, with or without a prefix.
+pub(super) const LABEL_KEY: &str = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$";
 /// A label of a DNS name.
 pub(super) const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// A DNS name.
@@ -14,7 +18,8 @@ pub(super) const IMAGE: &str = "^[A-Za-z0-9][-A-Za-z0-9._:/@]*$";
 
 /// All of them.
 #[cfg(test)]
-pub(in crate::api) const ALL: [&str; 7] = [DURATION, PERCENT, QUANTITY, LABEL_VALUE, DNS_LABEL, DNS_NAME, IMAGE];
+pub(in crate::api) const ALL: [&str; 9] =
+    [DURATION, PERCENT, QUANTITY, LABEL_VALUE, ANY_LABEL_VALUE, LABEL_KEY, DNS_LABEL, DNS_NAME, IMAGE];
 
 /// Whether `text` has the `pattern`, which is one of the above.
 pub(in crate::api) fn matches(pattern: &str, text: &str) -> bool {
@@ -23,6 +28,11 @@ pub(in crate::api) fn matches(pattern: &str, text: &str) -> bool {
         PERCENT => IntOrPercent(IntOrString::String(text.to_owned())).of(100, true).is_some(),
         QUANTITY => Quantity::from(text).thousandths().is_some(),
         LABEL_VALUE => is_word(text, "-_.", |byte| byte.is_ascii_alphanumeric()),
+        ANY_LABEL_VALUE => text.is_empty() || matches(LABEL_VALUE, text),
+        LABEL_KEY => match text.split_once('/') {
+            Some((prefix, name)) => matches(DNS_NAME, prefix) && matches(LABEL_VALUE, name),
+            None => matches(LABEL_VALUE, text),
+        },
         DNS_LABEL => is_word(text, "-", |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()),
         DNS_NAME => is_word(text, "-.", |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()),
         IMAGE => {

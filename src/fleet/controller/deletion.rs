@@ -10,6 +10,7 @@ use crate::report::{Diagnostic, codes};
 use kube::Client;
 use kube::api::ListParams;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -34,6 +35,7 @@ const DEFAULT_GRACE: u64 = 30;
 pub(super) struct Deletion {
     fleet: FleetKey,
     withdraw: Arc<dyn Withdraw>,
+    namespaces: Option<BTreeSet<String>>,
     withdrawal: Duration,
     slack: Duration,
     /// When it was first seen to be deleted, and when each wait began.
@@ -49,6 +51,7 @@ impl Deletion {
         Self {
             fleet,
             withdraw,
+            namespaces: settings.namespaces.clone(),
             withdrawal: settings.withdrawal,
             slack: settings.slack,
             since: None,
@@ -58,8 +61,8 @@ impl Deletion {
         }
     }
 
-    /// Goes as far as it can, and says what it waits for.
-    pub(super) async fn advance(&mut self, client: &Client, applier: &Applier) -> Result<(Step, Vec<Diagnostic>), ApplyError> {
+    /// Goes as far as it can, and says what it waits for. `class` is the fleet's.
+    pub(super) async fn advance(&mut self, client: &Client, applier: &Applier, class: &str) -> Result<(Step, Vec<Diagnostic>), ApplyError> {
         let mut problems = Vec::new();
         let since = *self.since.get_or_insert_with(Instant::now);
         if !self.withdraw.is_withdrawn(&self.fleet) {
@@ -89,8 +92,34 @@ impl Deletion {
             problems.push(self.given_up("its load balancer is not taken down; its own controller goes on with that"));
         }
         // the rest has the fleet as its owner
-        let classes = self.remove_all(applier, "IngressClass").await?;
-        Ok((if classes > 0 { Step::Releasing } else { Step::Done }, problems))
+        let is_done = match self.heir(client, class).await? {
+            Some(heir) => applier.hand_over(&heir).await?,
+            None => self.remove_all(applier, "IngressClass").await? == 0,
+        };
+        Ok((if is_done { Step::Done } else { Step::Releasing }, problems))
+    }
+
+    /// The oldest of the other fleets of the class that stay.
+    async fn heir(&self, client: &Client, class: &str) -> Result<Option<FleetKey>, ApplyError> {
+        let places: Vec<Option<&str>> = match &self.namespaces {
+            Some(namespaces) => namespaces.iter().map(|namespace| Some(namespace.as_str())).collect(),
+            None => vec![None],
+        };
+        let mut heirs = Vec::new();
+        for namespace in places {
+            let api = api(client, crate::api::API_VERSION, "IngressDeployment", "ingressdeployments", namespace);
+            let found = api.list(&ListParams::default()).await;
+            let found = found.map_err(|error| ApplyError::new("list", "IngressDeployment", "", error))?;
+            heirs.extend(found.items.into_iter().filter_map(|fleet| {
+                let fleet = json!(fleet);
+                let text = |field: &str| fleet["metadata"][field].as_str().unwrap_or_default().to_owned();
+                let key = FleetKey { namespace: text("namespace"), name: text("name") };
+                let stays = fleet["spec"]["ingressClassName"] == class && fleet["metadata"]["deletionTimestamp"].is_null();
+                (stays && key != self.fleet).then(|| (text("creationTimestamp"), key))
+            }));
+        }
+        // times of one form sort as texts
+        Ok(heirs.into_iter().min().map(|(_, heir)| heir))
     }
 
     /// Deletes all objects of a kind, and says how many are still there.

@@ -86,6 +86,9 @@ impl Outcome {
 /// When to look again at what waits for the cluster.
 pub(super) const SOON: Duration = Duration::from_secs(2);
 
+/// When to look again at what is refused: what stands in its way, such as an older fleet of its class, is not watched.
+const REFUSED: Duration = Duration::from_secs(10);
+
 /// Looks at one fleet, and remembers what it wrote.
 pub(super) struct Looker {
     client: Client,
@@ -123,7 +126,10 @@ impl Looker {
         }
         match self.build.build(&fleet, &self.seen().await?).await {
             Err(BuildError::Wait(why)) => return Ok(Look::Waits(why)),
-            Err(BuildError::Refused(refused)) => outcome.refused = refused,
+            Err(BuildError::Refused(refused)) => {
+                outcome.refused = refused;
+                outcome.again = Some(REFUSED);
+            }
             Ok(desired) => {
                 if !has_finalizer(&fleet) && !self.hold(&fleet).await? {
                     outcome.again = Some(SOON);
@@ -152,7 +158,8 @@ impl Looker {
             // somebody else's finalizer keeps it
             return Ok(Look::Done(outcome));
         }
-        let (step, problems) = self.deletion.advance(&self.client, &self.applier).await?;
+        let class = fleet["spec"]["ingressClassName"].as_str().unwrap_or_default();
+        let (step, problems) = self.deletion.advance(&self.client, &self.applier, class).await?;
         outcome.problems = problems;
         outcome.deletion = Some(step);
         if step == Step::Done && self.release(fleet).await? {

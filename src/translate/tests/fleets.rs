@@ -101,3 +101,59 @@ fn the_default_backend_of_a_fleet_that_is_missing_answers_503() {
     assert_eq!(case.target("*", "/"), "infra/d:80");
     case.silent();
 }
+
+/// A fleet of the class that `edge` has, older than it.
+fn elder(name: &str, selectors: &str) -> String {
+    format!(
+        "kind: IngressDeployment\nmetadata: {{namespace: infra, name: {name}, creationTimestamp: '2020-01-01T00:00:00Z'}}\nspec: {{ingressClassName: edge, {selectors}}}\n---\n"
+    )
+}
+
+fn labelled(name: &str, labels: &str) -> String {
+    ingress(name, &format!("{name}.com"), "a").replace(&format!("{{name: {name}}}"), &format!("{{name: {name}, labels: {{{labels}}}}}"))
+}
+
+fn namespace(labels: &str) -> String {
+    format!("kind: Namespace\nmetadata: {{name: shop, labels: {{{labels}}}}}\n---\n")
+}
+
+#[test]
+fn a_fleet_serves_what_its_selectors_ask_for_as_labels_change() {
+    let fleet = FLEET.replace(
+        "ingressClassName: edge",
+        "ingressClassName: edge, routeSelector: {matchLabels: {part: a}}, namespaceSelector: {matchExpressions: [{key: tier, operator: In, values: [gold]}]}",
+    );
+    let mut case = Case::of(&format!("{fleet}\n---\n{}{}{}", service("a"), labelled("a", "part: a"), labelled("b", "part: b")));
+    assert!(case.host("a.com").is_none(), "nothing is known of the namespace's labels");
+    case.set(&namespace("tier: gold"));
+    assert!(case.host("a.com").is_some() && case.host("b.com").is_none());
+    let touched = case.set(&labelled("b", "part: a"));
+    assert!(case.host("b.com").is_some());
+    assert_eq!(touched.hosts.len(), 1, "nothing else is touched");
+    case.set(&namespace("tier: iron"));
+    assert!(case.host("a.com").is_none() && case.host("b.com").is_none());
+    case.silent();
+}
+
+#[test]
+fn a_namespace_can_be_chosen_by_its_name() {
+    let fleet = FLEET
+        .replace("ingressClassName: edge", "ingressClassName: edge, namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}");
+    let case = Case::of(&format!("{fleet}\n---\n{}{}", service("a"), ingress("a", "a.com", "a")));
+    assert!(case.host("a.com").is_some());
+}
+
+#[test]
+fn what_an_older_fleet_selects_is_left_to_it_until_it_is_gone() {
+    let old = elder("old", "routeSelector: {matchLabels: {part: a}}");
+    let mut case = Case::edge(&(service("a") + &labelled("a", "part: a") + &labelled("b", "part: b") + &old));
+    assert!(case.host("a.com").is_none() && case.host("b.com").is_some());
+    // one that gets nothing takes nothing
+    case.set(&elder("thief", "routeSelector: {matchLabels: {part: a}}"));
+    assert!(case.host("a.com").is_none() && case.host("b.com").is_some());
+    for name in ["old", "thief"] {
+        let changed = case.world.remove(&ObjectRef::new(Kind::IngressDeployment, "infra", name)).unwrap();
+        case.translator.update(&case.world, &[changed]);
+    }
+    assert!(case.host("a.com").is_some() && case.host("b.com").is_some());
+}

@@ -35,7 +35,7 @@ pub(super) fn objects(yaml: &str) -> Vec<Object> {
 pub(super) fn object(doc: &Value) -> Object {
     let kind = doc["kind"].as_str().unwrap();
     let full_meta = serde_json::from_value(doc["metadata"].clone()).unwrap();
-    let namespace = if kind == "IngressClass" { "" } else { doc["metadata"]["namespace"].as_str().unwrap_or("shop") };
+    let namespace = if matches!(kind, "IngressClass" | "Namespace") { "" } else { doc["metadata"]["namespace"].as_str().unwrap_or("shop") };
     let meta = Meta::from_full(full_meta, namespace.into(), doc["metadata"]["name"].as_str().unwrap().into());
     let spec = doc["spec"].clone();
     let mut ignored = Vec::new();
@@ -45,6 +45,7 @@ pub(super) fn object(doc: &Value) -> Object {
         }
         "Ingress" => Object::Ingress(Arc::new(api::Ingress::from_full(meta, Some(serde_json::from_value(spec).unwrap()), &mut ignored))),
         "IngressClass" => Object::IngressClass(Arc::new(api::IngressClass::from_full(meta, serde_json::from_value(spec).unwrap()))),
+        "Namespace" => Object::Namespace(Arc::new(api::Namespace { meta })),
         "Service" => Object::Service(Arc::new(api::Service::from_full(meta, Some(serde_json::from_value(spec).unwrap()), &mut ignored))),
         "EndpointSlice" => {
             let full = serde_json::from_value(doc.clone()).unwrap();
