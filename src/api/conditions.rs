@@ -31,6 +31,12 @@ pub const REASON_PENDING: &str = "Pending";
 pub const REASON_AS_ASKED: &str = "AsAsked";
 /// Replicas are being started, changed or removed.
 pub const REASON_ROLLING_OUT: &str = "RollingOut";
+/// No node takes a pod.
+pub const REASON_UNSCHEDULABLE: &str = "Unschedulable";
+/// The image of a container of a pod cannot be had.
+pub const REASON_IMAGE_NOT_PULLED: &str = "ImageNotPulled";
+/// A container of a pod does not start, or ends again and again.
+pub const REASON_CONTAINER_NOT_STARTING: &str = "ContainerNotStarting";
 /// Some replicas are not ready.
 pub const REASON_REPLICAS_NOT_READY: &str = "ReplicasNotReady";
 /// The object says something that cannot be done.

@@ -1,9 +1,10 @@
 //! What the cluster says of a fleet, as the status needs it. Pure.
 
 use super::stage::FleetView;
+use crate::api::conditions as named;
 use crate::api::{IngressDeploymentSpec, PublishingType};
 use crate::delivery::feed::AgentReport;
-use crate::status::fleet::{Address, Pod};
+use crate::status::fleet::{Address, Pod, Trouble};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::jiff::Timestamp;
@@ -55,6 +56,42 @@ pub(super) fn pod(
         serves: ready && !terminating,
         terminating,
         behind_since: view.and_then(|view| behind_since(report, view, started, now)),
+        trouble: pod.status.as_ref().and_then(trouble),
+    }
+}
+
+/// Characters of what the scheduler says that are told.
+const SAID: usize = 300;
+
+/// Why a pod does not start. What kubelets say in turn about one trouble is told as one, so that a status stays as it is.
+fn trouble(status: &core::PodStatus) -> Option<Trouble> {
+    let conditions = status.conditions.iter().flatten();
+    let mut unscheduled = conditions.filter(|one| one.type_ == "PodScheduled" && one.status == "False");
+    if let Some(condition) = unscheduled.find(|one| one.reason.as_deref() == Some("Unschedulable")) {
+        let said = condition.message.as_deref().unwrap_or_default().split(" preemption:").next().unwrap_or_default();
+        let said: String = said.trim_end_matches(['.', ' ']).chars().take(SAID).collect();
+        let message = format!("no node takes it: {said}; see spec.zones, nodeSelector, affinity and resources, and what nodes there are");
+        return Some(Trouble { reason: named::REASON_UNSCHEDULABLE, message });
+    }
+    let mut containers = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    containers.find_map(container_trouble)
+}
+
+fn container_trouble(container: &core::ContainerStatus) -> Option<Trouble> {
+    let waits = container.state.as_ref()?.waiting.as_ref()?.reason.as_deref()?;
+    let (name, image) = (&container.name, &container.image);
+    match waits {
+        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" | "ImageInspectError" => {
+            let message = format!(
+                "the image {image} of its container {name} cannot be had; correct spec.image or the operator's images, or let nodes reach it"
+            );
+            Some(Trouble { reason: named::REASON_IMAGE_NOT_PULLED, message })
+        }
+        "CrashLoopBackOff" | "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => {
+            let message = format!("its container {name} does not start, or ends again and again; see its log and the Events of the pod");
+            Some(Trouble { reason: named::REASON_CONTAINER_NOT_STARTING, message })
+        }
+        _ => None,
     }
 }
 
@@ -109,4 +146,45 @@ fn hosts(pods: &[core::Pod]) -> Vec<String> {
     };
     let all: BTreeSet<String> = pods.iter().flat_map(of_pod).collect();
     all.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn told(status: serde_json::Value) -> Option<(&'static str, String)> {
+        trouble(&serde_json::from_value(status).unwrap()).map(|trouble| (trouble.reason, trouble.message))
+    }
+
+    fn waiting(reason: &str) -> serde_json::Value {
+        let state = json!({"waiting": {"reason": reason, "message": "something that changes all the time"}});
+        let one =
+            json!({"name": "haproxy", "image": "example/haproxy:1", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+        json!({"containerStatuses": [one]})
+    }
+
+    #[test]
+    fn what_kubelets_say_in_turn_is_one_trouble_with_one_text() {
+        let first = told(waiting("ErrImagePull")).unwrap();
+        assert_eq!(first.0, named::REASON_IMAGE_NOT_PULLED);
+        assert!(first.1.contains("example/haproxy:1") && first.1.contains("spec.image"));
+        assert_eq!(told(waiting("ImagePullBackOff")), Some(first));
+        assert_eq!(told(waiting("CrashLoopBackOff")).unwrap().0, named::REASON_CONTAINER_NOT_STARTING);
+        assert_eq!(told(waiting("ContainerCreating")), None, "that is the way that things go");
+        assert_eq!(told(json!({})), None);
+    }
+
+    #[test]
+    fn a_pod_that_no_node_takes_says_what_the_scheduler_says() {
+        let message = "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector. preemption: 0/4 nodes are available.";
+        let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
+        let (reason, message) = told(json!({"conditions": [condition]})).unwrap();
+        assert_eq!(reason, named::REASON_UNSCHEDULABLE);
+        assert!(
+            message.contains("didn't match Pod's node affinity/selector; see spec.zones") && !message.contains("preemption"),
+            "{message}"
+        );
+    }
 }

@@ -24,6 +24,17 @@ pub struct Pod {
     pub terminating: bool,
     /// Since when it has not confirmed what it should serve; `None` if it has.
     pub behind_since: Option<Timestamp>,
+    /// Why it does not start, if that is known.
+    pub trouble: Option<Trouble>,
+}
+
+/// Why a pod does not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// The reason of a condition.
+    pub reason: &'static str,
+    /// What is the case, and what to do.
+    pub message: String,
 }
 
 impl Pod {
@@ -83,6 +94,11 @@ pub struct Observed<'o> {
 impl Observed<'_> {
     fn serving(&self) -> u32 {
         count(self.pods.iter().filter(|pod| pod.serves))
+    }
+
+    /// The first pod that does not start, and why.
+    fn trouble(&self) -> Option<(&str, &Trouble)> {
+        self.pods.iter().filter(|pod| !pod.terminating).find_map(|pod| Some((pod.name.as_str(), pod.trouble.as_ref()?)))
     }
 }
 
@@ -204,6 +220,10 @@ fn available(observed: &Observed<'_>) -> Claim {
     if observed.desired == 0 {
         return Claim::new(named::AVAILABLE, true, named::REASON_SCALED_TO_ZERO, "no pods are asked for");
     }
+    if let (0, Some((pod, trouble))) = (serving, observed.trouble()) {
+        let message = format!("no pod serves, and {pod} does not start: {}", trouble.message);
+        return Claim::new(named::AVAILABLE, false, trouble.reason, message);
+    }
     if serving == 0 {
         let message = "no pod serves; see the Events of the pods and of the Deployment";
         return Claim::new(named::AVAILABLE, false, named::REASON_NO_READY_PODS, message);
@@ -231,6 +251,10 @@ fn address(observed: &Observed<'_>) -> Claim {
 fn rolled_out(observed: &Observed<'_>) -> Claim {
     if observed.rolled_out {
         return Claim::new(named::ROLLED_OUT, true, named::REASON_AS_ASKED, "all pods are made from the present template");
+    }
+    if let Some((pod, trouble)) = observed.trouble() {
+        let message = format!("pods are being started or replaced, and {pod} does not start: {}", trouble.message);
+        return Claim::new(named::ROLLED_OUT, false, trouble.reason, message);
     }
     Claim::new(named::ROLLED_OUT, false, named::REASON_ROLLING_OUT, "pods are being started or replaced")
 }

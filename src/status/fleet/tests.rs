@@ -11,7 +11,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn pod(name: &str, zone: &str) -> Pod {
-    Pod { name: name.to_owned(), zone: Some(zone.to_owned()), serves: true, terminating: false, behind_since: None }
+    Pod { name: name.to_owned(), zone: Some(zone.to_owned()), serves: true, terminating: false, behind_since: None, trouble: None }
 }
 
 fn three() -> Vec<Pod> {
@@ -166,4 +166,19 @@ fn the_worst_ten_findings_come_first() {
     findings.push(Diagnostic::error(&object, "spec", codes::NOT_FOUND, "missing", ""));
     let worst = worst(&findings);
     assert_eq!((worst.len(), &*worst[0].message), (10, "missing"));
+}
+
+#[test]
+fn a_pod_that_does_not_start_is_told_with_its_reason_and_nothing_of_what_serves_is_called_lost() {
+    let trouble = Trouble { reason: named::REASON_IMAGE_NOT_PULLED, message: "the image x cannot be had; correct it".to_owned() };
+    let mut pods = three();
+    pods.push(Pod { serves: false, trouble: Some(trouble.clone()), ..pod("p4", "a") });
+    let rolling = Observed { rolled_out: false, ..observed(&pods, &[]) };
+    assert_eq!(ready(&rolling), ("False".to_owned(), "ImageNotPulled".to_owned()));
+    let conditions = of(&rolling);
+    assert_eq!(conditions["Available"].status, "True");
+    assert!(conditions["RolledOut"].message.contains("p4 does not start: the image x cannot be had"));
+    let alone = [Pod { serves: false, trouble: Some(trouble), ..pod("p1", "a") }];
+    let none = Observed { rolled_out: false, ..observed(&alone, &[]) };
+    assert_eq!(of(&none)["Available"].reason, "ImageNotPulled");
 }
