@@ -38,6 +38,7 @@ test: ## Run all tests, with real HAProxies of both release lines
 lint: ## Check format, lints, dependencies and documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --package haproxy-fleet-e2e --test suites -- -D warnings
 	$(MAKE) --no-print-directory deny doc
 
 # Advisories come from the network; where there is none, the rest is still checked.

@@ -18,6 +18,13 @@ pub struct Answer {
     pub text: String,
 }
 
+impl Answer {
+    /// What comes after the head.
+    pub fn body(&self) -> &str {
+        self.text.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+    }
+}
+
 /// Asks `address` for `path` of `host`.
 pub async fn get(address: SocketAddr, host: &str, path: &str) -> Outcome<Answer> {
     let connection = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await;

@@ -2,6 +2,7 @@
 
 pub mod http;
 pub mod kubectl;
+pub mod operator;
 pub mod setting;
 
 use std::fmt;

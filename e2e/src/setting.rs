@@ -2,6 +2,7 @@
 
 use crate::{Failure, Outcome, SOON, eventually};
 use fleet_cluster::{Cluster, Layout};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,34 +20,59 @@ static SETTING: OnceCell<Setting> = OnceCell::const_new();
 /// The cluster with the operator in it, for all suites of a run.
 #[derive(Debug)]
 pub struct Setting {
-    cluster: Cluster,
+    /// Ours on this machine. `None`: the one that `KUBECONFIG` names.
+    cluster: Option<Cluster>,
 }
 
 impl Setting {
-    /// The cluster.
+    /// The cluster: ours if this runs in its network, else the one that `KUBECONFIG` names.
     pub async fn shared() -> Outcome<&'static Self> {
         SETTING
             .get_or_try_init(|| async {
                 let cluster = Cluster::new(Layout::from_environment()?);
-                if !cluster.is_inside() {
-                    return Err(Failure::new("the suites run in the network of the cluster: use `make e2e`"));
+                if cluster.is_inside() {
+                    return Ok(Self { cluster: Some(cluster) });
                 }
-                Ok(Self { cluster })
+                if std::env::var_os("KUBECONFIG").is_none() {
+                    return Err(Failure::new("there is no cluster: use `make e2e`, or set KUBECONFIG"));
+                }
+                Ok(Self { cluster: None })
             })
             .await
     }
 
-    /// The cluster itself, to disturb it.
-    pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+    /// The cluster itself, to disturb it; `None` if it is not ours to disturb.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_ref()
+    }
+
+    /// The cluster itself, where it has to be ours.
+    pub fn ours(&self) -> Outcome<&Cluster> {
+        self.cluster().ok_or_else(|| Failure::new("this takes the cluster of `make cluster-up`"))
+    }
+
+    /// A client of the API server.
+    pub async fn client(&self) -> Outcome<kube::Client> {
+        let config = match &self.cluster {
+            Some(cluster) => {
+                let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).map_err(Failure::new)?;
+                kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(Failure::new)?
+            }
+            None => kube::Config::infer().await.map_err(Failure::new)?,
+        };
+        Ok(kube::Client::try_from(config)?)
     }
 
     pub(crate) fn kubectl_program(&self) -> PathBuf {
-        self.cluster.layout().program("kubectl")
+        self.cluster.as_ref().map_or_else(|| "kubectl".into(), |cluster| cluster.layout().program("kubectl"))
     }
 
     pub(crate) fn environment(&self) -> BTreeMap<OsString, OsString> {
-        BTreeMap::from([("KUBECONFIG".into(), self.cluster.kubeconfig().into())])
+        self.cluster.iter().map(|cluster| ("KUBECONFIG".into(), cluster.kubeconfig().into())).collect()
+    }
+
+    pub(crate) fn audit_log(&self) -> Option<PathBuf> {
+        self.cluster.as_ref().map(|cluster| cluster.layout().audit_log())
     }
 
     /// Installs what `config/default` says, and waits until it runs.
@@ -54,6 +80,12 @@ impl Setting {
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/default");
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &config.display().to_string()]).await?;
         self.kubectl(&["-n", SYSTEM, "rollout", "status", "deployment/haproxy-fleet", "--timeout=180s"]).await.map(drop)
+    }
+
+    /// Takes away what [`install`](Self::install) brought.
+    pub async fn uninstall(&self) -> Outcome {
+        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/default");
+        self.kubectl(&["delete", "-k", &config.display().to_string(), "--ignore-not-found", "--timeout=180s"]).await.map(drop)
     }
 
     /// A namespace with nothing in it. One that a former run left is removed first.

@@ -2,7 +2,7 @@
 
 use crate::cgroups;
 use crate::command::{output, output_with, until};
-use crate::control::{CONTROL_DAEMONS, Control, make_host};
+use crate::control::{AUDIT_POLICY, CONTROL_DAEMONS, Control, make_host};
 use crate::error::ClusterError;
 use crate::keys::{Authority, Subject};
 use crate::layout::Layout;
@@ -187,7 +187,9 @@ impl Cluster {
 
     fn make_directories(&self) -> Result<(), ClusterError> {
         let directories = [self.layout.pki(), self.layout.conf(), self.layout.run(), self.layout.log()];
-        directories.into_iter().try_for_each(|path| fs::create_dir_all(&path).map_err(ClusterError::file(path)))
+        directories.into_iter().try_for_each(|path| fs::create_dir_all(&path).map_err(ClusterError::file(path)))?;
+        let policy = self.layout.audit_policy();
+        fs::write(&policy, AUDIT_POLICY).map_err(ClusterError::file(policy))
     }
 
     fn start_control_plane(&self, progress: &impl Fn(&str)) -> Result<(), ClusterError> {

@@ -114,6 +114,19 @@ pub(crate) fn api_server_basics(pki: &Path) -> Vec<String> {
     ]
 }
 
+/// What the API server writes down: who of the pods asked for what, not what was said. Kubernetes' own are left out.
+pub(crate) const AUDIT_POLICY: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  userGroups: [system:serviceaccounts:kube-system]
+- level: Metadata
+  userGroups: [system:serviceaccounts]
+- level: None
+";
+
 fn kube_apiserver(layout: &Layout) -> Vec<String> {
     let pki = layout.pki();
     let file = |flag: &str, name: &str| format!("--{flag}={}", pki.join(name).display());
@@ -136,6 +149,8 @@ fn kube_apiserver(layout: &Layout) -> Vec<String> {
         "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
         file("proxy-client-cert-file", "front-proxy.crt"),
         file("proxy-client-key-file", "front-proxy.key"),
+        format!("--audit-policy-file={}", layout.audit_policy().display()),
+        format!("--audit-log-path={}", layout.audit_log().display()),
         "--enable-aggregator-routing".to_owned(), // to the pod itself: the host has no kube-proxy
         // a lost node's pods are replaced after half a minute, not after six
         "--default-not-ready-toleration-seconds=10".to_owned(),

@@ -83,6 +83,16 @@ impl Layout {
         self.state.join("log")
     }
 
+    /// What the API server writes down of what pods asked of it, a JSON object a line.
+    pub fn audit_log(&self) -> PathBuf {
+        self.log().join("audit.log")
+    }
+
+    /// What that is.
+    pub(crate) fn audit_policy(&self) -> PathBuf {
+        self.conf().join("audit-policy.yaml")
+    }
+
     /// What is `/var/lib` and `/var/log` on a node, and its configuration.
     pub fn node(&self, name: &str) -> PathBuf {
         self.state.join("nodes").join(name)

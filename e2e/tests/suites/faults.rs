@@ -1,6 +1,6 @@
 //! Things break, and fleets go on.
 
-use crate::run;
+use crate::{run, run_on_ours, seconds};
 use fleet_cluster::NodeHandle;
 use fleet_load::{Config, Load, Protocol, Target};
 use haproxy_fleet_e2e::setting::{SYSTEM, Setting, echo, fleet, ingress};
@@ -8,11 +8,6 @@ use haproxy_fleet_e2e::{Failure, Outcome, SOON, eventually, http};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
-
-/// The operator is to be away for so long; `E2E_AWAY` says it in seconds, 600 as long as people sleep.
-fn away() -> Duration {
-    Duration::from_secs(std::env::var("E2E_AWAY").ok().and_then(|text| text.parse().ok()).unwrap_or(60))
-}
 
 /// A fleet of two that serves one tenant in the same namespace.
 async fn two(setting: &Setting, name: &str, replicas: usize) -> Outcome<SocketAddr> {
@@ -28,7 +23,7 @@ async fn two(setting: &Setting, name: &str, replicas: usize) -> Outcome<SocketAd
 
 async fn remove(setting: &Setting, name: &str) -> Outcome {
     setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=180s"]).await?;
-    setting.kubectl(&["delete", "namespace", name, "--timeout=180s"]).await.map(drop)
+    setting.kubectl(&["delete", "namespace", name, "--wait=false"]).await.map(drop)
 }
 
 fn load(address: SocketAddr, rate: f64) -> Outcome<fleet_load::Handle> {
@@ -57,7 +52,7 @@ fn container(pod: &Value, name: &str) -> Value {
 
 fn node_of(setting: &Setting, pod: &Value) -> Outcome<NodeHandle> {
     let number = pod["spec"]["nodeName"].as_str().and_then(|name| name.strip_prefix("node")).and_then(|number| number.parse().ok());
-    Ok(setting.cluster().node(number.ok_or_else(|| Failure::new("the pod is on no node"))?)?)
+    Ok(setting.ours()?.node(number.ok_or_else(|| Failure::new("the pod is on no node"))?)?)
 }
 
 /// Kills the first process of a container of a pod, as the kernel's out-of-memory killer does.
@@ -67,7 +62,7 @@ fn kill(setting: &Setting, pod: &Value, name: &str) -> Outcome {
     let id = status["containerID"].as_str().and_then(|id| id.split_once("://")).map(|(_, id)| id.to_owned());
     let id = id.ok_or_else(|| Failure::new(format_args!("{name} does not run: {status}")))?;
     let killed = node
-        .command(&setting.cluster().layout().program("ctr").display().to_string())?
+        .command(&setting.ours()?.layout().program("ctr").display().to_string())?
         .args(["-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", &id])
         .status()?;
     if killed.success() { Ok(()) } else { Err(Failure::new(format_args!("{name} was not killed"))) }
@@ -86,7 +81,8 @@ fn a_fleet_serves_while_the_operator_is_away_and_a_third_of_the_endpoints_is_rep
         let pods = setting.get(&["pods", "-n", "away", "-l", "app=web"]).await?;
         let name = pods["items"][0]["metadata"]["name"].as_str().unwrap_or_default();
         setting.kubectl(&["-n", "away", "delete", "pod", name, "--wait=false"]).await?;
-        tokio::time::sleep(away()).await;
+        // 600 as long as people sleep
+        tokio::time::sleep(seconds("E2E_AWAY", 60)).await;
         let report = load.stop().await;
         println!("{}", haproxy_fleet_e2e::json_line("operator away", 1, &report));
         #[allow(clippy::cast_precision_loss)]
@@ -100,7 +96,7 @@ fn a_fleet_serves_while_the_operator_is_away_and_a_third_of_the_endpoints_is_rep
 
 #[test]
 fn a_new_pod_without_an_operator_is_never_ready_and_an_old_one_comes_back_with_what_it_served() {
-    run(|setting| async move {
+    run_on_ours(|setting| async move {
         let address = two(setting, "alone", 1).await?;
         scale_operator(setting, 0).await?;
         // a container that starts again finds its last good configuration
@@ -139,7 +135,7 @@ fn a_new_pod_without_an_operator_is_never_ready_and_an_old_one_comes_back_with_w
 
 #[test]
 fn an_agent_that_is_killed_again_and_again_leaves_its_pod_ready_and_serving() {
-    run(|setting| async move {
+    run_on_ours(|setting| async move {
         let address = two(setting, "agent", 1).await?;
         let load = load(address, 100.0)?;
         let pods = setting.pods("agent", "edge").await?;
@@ -177,7 +173,7 @@ fn an_agent_that_is_killed_again_and_again_leaves_its_pod_ready_and_serving() {
 
 #[test]
 fn the_leader_is_killed_and_another_one_writes() {
-    run(|setting| async move {
+    run_on_ours(|setting| async move {
         let address = two(setting, "leader", 1).await?;
         let lease = || async { setting.get(&["lease", "-n", SYSTEM, "haproxy-fleet"]).await };
         let holder = lease().await?["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
@@ -185,14 +181,17 @@ fn the_leader_is_killed_and_another_one_writes() {
         let dead = setting.get(&["pod", "-n", SYSTEM, &pod]).await?;
         kill(setting, &dead, "operator")?;
         let began = std::time::Instant::now();
+        // agents are served while nobody leads
+        setting.apply(&ingress("leader", "more", "leader", "more.example", "web")).await?;
+        eventually("a new route from a standby", SOON, || http::expect(address, "more.example", "/", 200)).await?;
+        let is_led = lease().await?["spec"]["holderIdentity"] != holder.as_str();
+        println!("a new route after {:.1} s{}", began.elapsed().as_secs_f64(), if is_led { "" } else { ", while nobody leads" });
         eventually("another leader", SOON, || async {
             let now = lease().await?["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
             if now.is_empty() || now == holder { Err(Failure::new(now)) } else { Ok(()) }
         })
         .await?;
         println!("another leader after {:.1} s", began.elapsed().as_secs_f64());
-        setting.apply(&ingress("leader", "more", "leader", "more.example", "web")).await?;
-        eventually("a new route", SOON, || http::expect(address, "more.example", "/", 200)).await?;
         eventually("a status that the new leader writes", SOON, || async {
             let status = setting.get(&["ingress", "-n", "leader", "more"]).await?["status"].clone();
             if status["loadBalancer"]["ingress"].is_array() { Ok(()) } else { Err(Failure::new(status)) }
@@ -204,14 +203,14 @@ fn the_leader_is_killed_and_another_one_writes() {
 
 #[test]
 fn endpoints_change_behind_an_api_server_that_was_gone() {
-    run(|setting| async move {
+    run_on_ours(|setting| async move {
         let address = two(setting, "gap", 2).await?;
         let load = load(address, 100.0)?;
-        let api_server = setting.cluster().control("kube-apiserver")?;
+        let api_server = setting.ours()?.control("kube-apiserver")?;
         api_server.stop()?;
         tokio::time::sleep(Duration::from_secs(20)).await;
         api_server.start()?;
-        setting.cluster().wait_for_api_server()?;
+        setting.ours()?.wait_for_api_server()?;
         eventually("the API server to take changes", SOON, || async {
             setting.kubectl(&["-n", "gap", "rollout", "restart", "deployment/web"]).await
         })

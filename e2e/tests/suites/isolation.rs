@@ -31,7 +31,7 @@ fn a_bad_object_is_set_aside_says_so_and_everything_else_is_served() {
         let ready = status["conditions"].as_array().into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True");
         assert!(ready, "a tenant's mistake is not the fleet's: {status}");
         setting.kubectl(&["-n", "bad", "delete", "ingd", "--all", "--timeout=180s"]).await?;
-        setting.kubectl(&["delete", "namespace", "bad", "bad-good", "bad-evil", "--timeout=180s"]).await.map(drop)
+        setting.kubectl(&["delete", "namespace", "bad", "bad-good", "bad-evil", "--wait=false"]).await.map(drop)
     });
 }
 
@@ -66,6 +66,6 @@ fn two_fleets_of_two_classes_are_strictly_apart() {
         for namespace in ["one", "two"] {
             setting.kubectl(&["-n", namespace, "delete", "ingd", "--all", "--timeout=180s"]).await?;
         }
-        setting.kubectl(&["delete", "namespace", "one", "two", "apart", "--timeout=180s"]).await.map(drop)
+        setting.kubectl(&["delete", "namespace", "one", "two", "apart", "--wait=false"]).await.map(drop)
     });
 }

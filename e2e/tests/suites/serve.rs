@@ -25,7 +25,7 @@ async fn three(setting: &Setting, name: &str) -> Outcome<SocketAddr> {
 
 async fn remove(setting: &Setting, name: &str) -> Outcome {
     setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=180s"]).await?;
-    setting.kubectl(&["delete", "namespace", name, &format!("{name}-shop"), &format!("{name}-blog"), "--timeout=180s"]).await.map(drop)
+    setting.kubectl(&["delete", "namespace", name, &format!("{name}-shop"), &format!("{name}-blog"), "--wait=false"]).await.map(drop)
 }
 
 #[test]
@@ -102,6 +102,6 @@ fn a_fleet_that_is_deleted_leaves_nothing_behind() {
         .await?;
         let status = setting.get(&["ingress", "-n", "gone-shop", "web"]).await?["status"].clone();
         assert!(status["loadBalancer"]["ingress"].as_array().is_none_or(Vec::is_empty), "{status}");
-        setting.kubectl(&["delete", "namespace", name, "gone-shop", "gone-blog", "--timeout=180s"]).await.map(drop)
+        setting.kubectl(&["delete", "namespace", name, "gone-shop", "gone-blog", "--wait=false"]).await.map(drop)
     });
 }

@@ -1,0 +1,190 @@
+//! What a fleet is made of follows what is asked for, and what cannot be done is told.
+
+use crate::run;
+use haproxy_fleet_e2e::setting::{Setting, echo, fleet, ingress};
+use haproxy_fleet_e2e::{Failure, Outcome, SOON, eventually, http};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+async fn patch(setting: &Setting, namespace: &str, spec: &Value) -> Outcome {
+    let patch = json!({"spec": spec}).to_string();
+    setting.kubectl(&["-n", namespace, "patch", "ingd", "edge", "--type=merge", "-p", &patch]).await.map(drop)
+}
+
+/// Waits until `object` (`KIND/NAME`) is there, and what `path` leads to is `wanted`.
+async fn says(setting: &Setting, namespace: &str, object: &str, path: &str, wanted: Value) -> Outcome {
+    eventually(&format!("{object}{path} to be {wanted}"), SOON, || async {
+        let found = setting.get(&["-n", namespace, object]).await?;
+        match found.pointer(path) {
+            Some(value) if *value == wanted => Ok(()),
+            other => Err(Failure::new(format_args!("it is {other:?}"))),
+        }
+    })
+    .await
+}
+
+async fn is_gone(setting: &Setting, namespace: &str, object: &str) -> Outcome {
+    eventually(&format!("{object} to be gone"), SOON, || async {
+        let found = setting.kubectl(&["-n", namespace, "get", object, "--ignore-not-found", "-o", "name"]).await?;
+        if found.trim().is_empty() { Ok(()) } else { Err(Failure::new(found)) }
+    })
+    .await
+}
+
+async fn remove(setting: &Setting, namespace: &str) -> Outcome {
+    setting.kubectl(&["-n", namespace, "delete", "ingd", "--all", "--timeout=180s"]).await?;
+    setting.kubectl(&["delete", "namespace", namespace, "--wait=false"]).await.map(drop)
+}
+
+#[test]
+fn objects_follow_the_spec_and_what_others_change_of_ours_is_put_back() {
+    run(|setting| async move {
+        let name = "objects";
+        setting.namespace(name).await?;
+        setting.apply(&fleet(name, "edge", name, 2)).await?;
+        says(setting, name, "deployment/edge", "/spec/replicas", json!(2)).await?;
+        // an autoscaler in the place of a number, and back
+        let scaled = |most: i32| json!({"replicas": null, "autoscaling": {"minReplicas": 2, "maxReplicas": most}});
+        patch(setting, name, &scaled(3)).await?;
+        says(setting, name, "hpa/edge", "/spec/maxReplicas", json!(3)).await?;
+        patch(setting, name, &scaled(4)).await?;
+        says(setting, name, "hpa/edge", "/spec/maxReplicas", json!(4)).await?;
+        patch(setting, name, &json!({"autoscaling": null, "replicas": 2})).await?;
+        is_gone(setting, name, "hpa/edge").await?;
+        // one Service more, and less
+        let inner = json!([{"name": "inner", "type": "Private"}]);
+        patch(setting, name, &json!({"publishing": {"additionalServices": inner}})).await?;
+        says(setting, name, "service/edge-inner", "/spec/type", json!("ClusterIP")).await?;
+        patch(setting, name, &json!({"publishing": {"additionalServices": null}})).await?;
+        is_gone(setting, name, "service/edge-inner").await?;
+        // whatever is ours and was changed is put back; what is not ours stays
+        for object in [
+            "deployment/edge",
+            "service/edge",
+            "configmap/edge-operator-ca",
+            "secret/edge-keys",
+            "serviceaccount/edge",
+            "pdb/edge",
+            "networkpolicy/edge",
+            "ingressclass/objects",
+        ] {
+            setting
+                .kubectl(&["-n", name, "label", object, "app.kubernetes.io/instance=nobody", "example.com/mine=yes", "--overwrite"])
+                .await?;
+        }
+        // nothing of it is watched but what serves: a change of the spec is a reason to look
+        patch(setting, name, &json!({"disruption": {"maxUnavailable": 2}})).await?;
+        says(setting, name, "pdb/edge", "/spec/maxUnavailable", json!(2)).await?;
+        for object in [
+            "deployment/edge",
+            "service/edge",
+            "configmap/edge-operator-ca",
+            "secret/edge-keys",
+            "serviceaccount/edge",
+            "pdb/edge",
+            "networkpolicy/edge",
+            "ingressclass/objects",
+        ] {
+            says(setting, name, object, "/metadata/labels/app.kubernetes.io~1instance", json!("edge")).await?;
+            says(setting, name, object, "/metadata/labels/example.com~1mine", json!("yes")).await?;
+        }
+        patch(setting, name, &json!({"networkPolicy": {"enabled": false}, "replicas": 1})).await?;
+        is_gone(setting, name, "networkpolicy/edge").await?;
+        is_gone(setting, name, "pdb/edge").await?;
+        remove(setting, name).await
+    });
+}
+
+#[test]
+fn what_cannot_be_done_is_told_with_reason_and_remedy_and_what_serves_goes_on() {
+    run(|setting| async move {
+        let name = "cannot";
+        setting.namespace(name).await?;
+        setting.apply(&echo(name, "web", 1)).await?;
+        setting.apply(&ingress(name, "web", name, "web.example", "web")).await?;
+        setting.apply(&fleet(name, "edge", name, 2)).await?;
+        setting.ready(name, "edge").await?;
+        let address = setting.address(name, "edge", 80).await?;
+        eventually("the tenant", SOON, || http::expect(address, "web.example", "/", 200)).await?;
+        let cases = [
+            ("an image that is not there", json!({"image": "example.invalid/haproxy:3.4.7"}), json!({"image": null}), "spec.image"),
+            ("a zone that is not there", json!({"zones": [{"name": "zone-x"}]}), json!({"zones": null}), "spec.zones"),
+            ("a Secret that is not there", json!({"tls": {"defaultCertificateRef": {"name": "gone"}}}), json!({"tls": null}), "Secret"),
+            (
+                "a patch of our own containers",
+                json!({"podTemplatePatch": [{"op": "remove", "path": "/spec/containers/0"}]}),
+                json!({"podTemplatePatch": null}),
+                "podTemplatePatch",
+            ),
+        ];
+        for (what, wrong, right, remedy) in cases {
+            let began = Instant::now();
+            patch(setting, name, &wrong).await?;
+            let told = eventually(what, SOON, || async {
+                let status = setting.fleet(name, "edge").await?;
+                let said = status["conditions"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter(|one| one["status"] == "False")
+                    .chain(status["diagnostics"]["worst"].as_array().into_iter().flatten());
+                let said: Vec<&str> = said.filter_map(|one| one["message"].as_str()).collect();
+                said.iter()
+                    .find(|message| message.contains(remedy))
+                    .map(|message| (*message).to_owned())
+                    .ok_or_else(|| Failure::new(format_args!("{said:?}")))
+            })
+            .await?;
+            println!(
+                "{}",
+                json!({"figure": "told", "what": what, "ms": u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX), "message": told})
+            );
+            http::expect(address, "web.example", "/", 200).await?;
+            patch(setting, name, &right).await?;
+            setting.ready(name, "edge").await?;
+        }
+        remove(setting, name).await
+    });
+}
+
+#[test]
+fn backends_of_another_group_are_read_while_their_kind_exists() {
+    run(|setting| async move {
+        let name = "foreign";
+        setting.namespace(name).await?;
+        setting.apply(&echo(name, "web", 1)).await?;
+        let named = ingress(name, "web", name, "web.example", "web")
+            .replace("metadata: {", "metadata: {annotations: {haproxy-fleet.dev/backend: theirs}, ");
+        setting.apply(&named).await?;
+        setting.apply(&fleet(name, "edge", name, 1)).await?;
+        setting.ready(name, "edge").await?;
+        let is_missed = || async {
+            let status = setting.status().await?;
+            Ok::<bool, Failure>(
+                status["diagnostics"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .any(|one| one["message"].as_str().unwrap_or_default().contains("foreign/theirs")),
+            )
+        };
+        eventually("a Backend that is missing", SOON, || async { if is_missed().await? { Ok(()) } else { Err(Failure::new("not told")) } })
+            .await?;
+        let kind = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "backends.ingress.v3.haproxy.org"},
+            "spec": {
+                "group": "ingress.v3.haproxy.org", "scope": "Namespaced", "names": {"kind": "Backend", "plural": "backends"},
+                "versions": [{"name": "v3", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
+            },
+        });
+        setting.apply(&kind.to_string()).await?;
+        let theirs = json!({"apiVersion": "ingress.v3.haproxy.org/v3", "kind": "Backend", "metadata": {"namespace": name, "name": "theirs"}, "spec": {"server_timeout": 7000}}).to_string();
+        eventually("the kind", SOON, || setting.apply(&theirs)).await?;
+        eventually("it to be read", SOON, || async { if is_missed().await? { Err(Failure::new("still missed")) } else { Ok(()) } }).await?;
+        setting.kubectl(&["delete", "crd", "backends.ingress.v3.haproxy.org", "--timeout=60s"]).await?;
+        eventually("it to be missed again", SOON, || async { if is_missed().await? { Ok(()) } else { Err(Failure::new("not told")) } })
+            .await?;
+        remove(setting, name).await
+    });
+}
