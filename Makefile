@@ -57,10 +57,16 @@ deny:
 doc:
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
 
-bench: ## Measure the figures (BENCH=name: one of them; ROUTES=100: one size)
+bench: ## Measure the figures (BENCH=name: one of them; ROUTES=100: one size; BENCH=operator: its size with a large cluster)
+ifeq ($(BENCH),operator)
+	$(MAKE) --no-print-directory image-root
+	$(CARGO) run --quiet --package fleet-cluster -- build
+	OPERATOR=$(abspath target/image/root/haproxy-fleet) $(CARGO) bench --package haproxy-fleet-e2e --bench size
+else
 	tools/haproxy 3.4
 	tools/haproxy 3.2
 	BENCH=$(BENCH) $(CARGO) bench --bench figures
+endif
 
 fuzz: ## Ten million cases of the test that no input adds a directive
 	PROPTEST_CASES=10000000 $(CARGO) test --release --lib --test it -- --nocapture injection

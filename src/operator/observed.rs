@@ -5,7 +5,7 @@ use crate::api::conditions as named;
 use crate::api::{IngressDeploymentSpec, PublishingType};
 use crate::delivery::feed::AgentReport;
 use crate::status::fleet::{Address, Pod, Trouble};
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::jiff::Timestamp;
 use std::collections::BTreeSet;
@@ -117,9 +117,17 @@ pub(super) fn rollout<'d>(deployments: impl Iterator<Item = &'d Deployment>) -> 
         available += positive(status.available_replicas);
         complete &= status.observed_generation == deployment.metadata.generation
             && positive(status.updated_replicas) == wanted
-            && positive(status.replicas) == wanted;
+            && positive(status.replicas) == wanted
+            && was_available(&status);
     }
     (updated, complete, available)
+}
+
+/// Whether all pods of the present template were available once. One that is lost later is no rollout.
+fn was_available(status: &DeploymentStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    let progress = conditions.find(|condition| condition.type_ == "Progressing").and_then(|condition| condition.reason.as_deref());
+    progress.is_none_or(|reason| reason == "NewReplicaSetAvailable")
 }
 
 /// Where clients connect to. `service` is the fleet's first one.
@@ -174,6 +182,21 @@ mod tests {
         assert_eq!(told(waiting("CrashLoopBackOff")).unwrap().0, named::REASON_CONTAINER_NOT_STARTING);
         assert_eq!(told(waiting("ContainerCreating")), None, "that is the way that things go");
         assert_eq!(told(json!({})), None);
+    }
+
+    #[test]
+    fn pods_that_never_served_are_a_rollout_and_pods_that_are_lost_are_none() {
+        let deployment = |reason: &str, available: i32| -> Deployment {
+            let progress = json!({"type": "Progressing", "status": "True", "reason": reason});
+            serde_json::from_value(json!({
+                "metadata": {"generation": 1}, "spec": {"replicas": 2, "selector": {}, "template": {}},
+                "status": {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": available, "conditions": [progress]},
+            }))
+            .unwrap()
+        };
+        assert_eq!(rollout([deployment("ReplicaSetUpdated", 0)].iter()), (2, false, 0));
+        assert_eq!(rollout([deployment("NewReplicaSetAvailable", 2)].iter()), (2, true, 2));
+        assert_eq!(rollout([deployment("NewReplicaSetAvailable", 1)].iter()), (2, true, 1));
     }
 
     #[test]

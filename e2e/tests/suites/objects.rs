@@ -107,7 +107,7 @@ fn what_cannot_be_done_is_told_with_reason_and_remedy_and_what_serves_goes_on() 
         let address = setting.address(name, "edge", 80).await?;
         eventually("the tenant", SOON, || http::expect(address, "web.example", "/", 200)).await?;
         let cases = [
-            ("an image that is not there", json!({"image": "example.invalid/haproxy:3.4.7"}), json!({"image": null}), "spec.image"),
+            ("an image that is not there", json!({"image": "127.0.0.1:1/haproxy:3.4.7"}), json!({"image": null}), "spec.image"),
             ("a zone that is not there", json!({"zones": [{"name": "zone-x"}]}), json!({"zones": null}), "spec.zones"),
             ("a Secret that is not there", json!({"tls": {"defaultCertificateRef": {"name": "gone"}}}), json!({"tls": null}), "Secret"),
             (
