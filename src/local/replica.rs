@@ -1,7 +1,8 @@
 //! One HAProxy of a fleet.
 
 use super::record::{ListenerRecord, ReplicaRecord};
-use crate::agent::Agent;
+use crate::agent::{Agent, ReloadRecord};
+use crate::haproxy::plan::cause;
 use crate::status::json;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -72,7 +73,7 @@ impl Running {
             generation: status.generation,
             listeners: listeners.iter().map(own).collect(),
             reload_count: status.reload_count,
-            reloads: status.reloads.iter().map(|r| json::Reload { generation: r.generation, reason: r.reason.clone() }).collect(),
+            reloads: status.reloads.iter().map(reload).collect(),
             runtime_commands: status.runtime_commands,
             refused: status
                 .refused
@@ -81,4 +82,8 @@ impl Running {
                 .collect(),
         }
     }
+}
+
+fn reload(record: &ReloadRecord) -> json::Reload {
+    json::Reload { generation: record.generation, reason: record.reason.clone(), cause: cause(&record.reason).to_owned() }
 }

@@ -163,6 +163,8 @@ async fn serve_admin(
     let served = admin::Served {
         status: status.subscribe(),
         metrics: metrics.clone(),
+        observe: Arc::new(|| ()),
+        count_from: admin::CountFrom::Start,
         ready: Arc::new(move || all_serve.borrow().ready),
         log_level: None,
         open: true,

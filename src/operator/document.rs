@@ -1,7 +1,9 @@
 //! The document of `/status`: what every fleet is to serve, and what its agents say. Pure.
 
 use super::stage::Translated;
+use crate::agent::ReloadRecord;
 use crate::delivery::feed::{AgentState, Agents};
+use crate::haproxy::plan::cause;
 use crate::model::FleetId;
 use crate::report::{Diagnostic, Located};
 use crate::status::json::{self, Status};
@@ -36,7 +38,7 @@ fn replica(pod: &str, state: Option<&AgentState>) -> json::Replica {
         ready: state.ready,
         generation: state.generation,
         reload_count: state.reload_count,
-        reloads: state.reloads.iter().map(|reload| json::Reload { generation: reload.generation, reason: reload.reason.clone() }).collect(),
+        reloads: state.reloads.iter().map(reload).collect(),
         runtime_commands: state.runtime_commands,
         refused: state
             .refused
@@ -49,6 +51,10 @@ fn replica(pod: &str, state: Option<&AgentState>) -> json::Replica {
             .collect(),
         ..json::Replica::default()
     }
+}
+
+fn reload(record: &ReloadRecord) -> json::Reload {
+    json::Reload { generation: record.generation, reason: record.reason.clone(), cause: cause(&record.reason).to_owned() }
 }
 
 fn in_no_file(diagnostic: &Diagnostic) -> json::Diagnostic {

@@ -3,15 +3,16 @@
 //! Every replica runs it, so that a standby has everything when it is needed. The one that leads numbers what it
 //! publishes and lets pods reload for it.
 
+use super::history::History;
 use super::numbers::Numbers;
 use crate::delivery::feed::{Authority, Feeds, Published};
 use crate::haproxy::bundle::{Change, Digest};
 use crate::ingest::cluster::Batch;
 use crate::model::FleetId;
-use crate::pipeline::{FleetChange, Pipeline};
+use crate::pipeline::{FleetChange, Pipeline, Step};
 use crate::report::{Diagnostic, Kind, ObjectRef};
 use crate::status::ingress::{Ingresses, Point};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, OperatorMetrics, StepLabels};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,6 +46,8 @@ pub(super) struct FleetView {
     pub(super) bytes: usize,
     /// Since when it is to be served.
     pub(super) since: Instant,
+    /// The bundles before it.
+    pub(super) history: Arc<History>,
     /// Its findings, in order: a fleet tells those of nobody else.
     pub(super) findings: Arc<Vec<Diagnostic>>,
 }
@@ -67,6 +70,7 @@ pub(super) struct Stage {
     feeds: Feeds,
     ingresses: Arc<Mutex<Ingresses>>,
     metrics: Arc<Metrics>,
+    times: OperatorMetrics,
     authority: Authority,
     numbers: Numbers,
     of_reading: Vec<Diagnostic>,
@@ -75,12 +79,19 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(pipeline: Pipeline, feeds: Feeds, ingresses: Arc<Mutex<Ingresses>>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(
+        pipeline: Pipeline,
+        feeds: Feeds,
+        ingresses: Arc<Mutex<Ingresses>>,
+        metrics: Arc<Metrics>,
+        times: OperatorMetrics,
+    ) -> Self {
         Self {
             pipeline,
             feeds,
             ingresses,
             metrics,
+            times,
             authority: Authority::default(),
             numbers: Numbers::default(),
             of_reading: Vec::new(),
@@ -125,15 +136,20 @@ impl Stage {
 
     fn take(&mut self, batch: Batch) {
         let began = Instant::now();
-        let Batch { delta, addresses, findings } = batch;
+        let Batch { delta, addresses, findings, since } = batch;
+        self.took("wait", began.saturating_duration_since(since));
         let classes = |kind: &Kind| matches!(kind, Kind::IngressDeployment | Kind::IngressClass);
         let fleets_moved =
             delta.set.iter().any(|object| classes(&object.kind())) || delta.removed.iter().any(|object| classes(&object.kind));
         if let Some(findings) = findings {
             self.of_reading = findings;
         }
-        let updates = self.pipeline.apply(delta.set, &delta.removed);
+        let mut steps = Steps { last: Instant::now(), translate: Duration::ZERO, render: Duration::ZERO };
+        let updates = self.pipeline.apply_observed(delta.set, &delta.removed, &mut |step| steps.ended(step));
+        self.took("translate", steps.translate);
+        self.took("render", steps.render);
         self.state.whole = true;
+        let published = Instant::now();
         for update in updates {
             match update.change {
                 FleetChange::Bundle(changes) => self.publish(&update.fleet, &changes),
@@ -143,8 +159,13 @@ impl Stage {
                 }
             }
         }
+        self.took("publish", published.elapsed());
         self.follow_ingresses(&delta.removed, addresses, fleets_moved);
         self.metrics.pipeline.observe(began.elapsed().as_secs_f64());
+    }
+
+    fn took(&self, step: &'static str, time: Duration) {
+        self.times.steps.get_or_create(&StepLabels { step }).observe(time.as_secs_f64());
     }
 
     fn publish(&mut self, fleet: &FleetId, changes: &[Change]) {
@@ -156,6 +177,7 @@ impl Stage {
             revision: before.map_or(Digest::default(), |view| view.revision),
             bytes: before.map_or(0, |view| view.bytes),
             since: before.map_or_else(Instant::now, |view| view.since),
+            history: before.map(|view| view.history.clone()).unwrap_or_default(),
             findings: before.map(|view| view.findings.clone()).unwrap_or_default(),
         };
         for change in changes {
@@ -164,6 +186,7 @@ impl Stage {
         if before.is_none_or(|before| before.digest != view.digest) {
             view.generation = if self.authority.leads { self.numbers.take().unwrap_or(0) } else { 0 };
             view.since = Instant::now();
+            Arc::make_mut(&mut view.history).push(view.digest, view.since);
             self.feeds.publish(fleet, Published { generation: view.generation, changes, bundle });
             self.release(fleet, view.generation);
         }
@@ -231,6 +254,25 @@ impl Stage {
     fn tell(&mut self) {
         self.state.numbers_low = self.authority.leads && self.numbers.is_low();
         self.translated.send_replace(Arc::new(self.state.clone()));
+    }
+}
+
+/// How long the steps of one change took.
+struct Steps {
+    last: Instant,
+    translate: Duration,
+    render: Duration,
+}
+
+impl Steps {
+    fn ended(&mut self, step: Step) {
+        let now = Instant::now();
+        let sum = match step {
+            Step::Translate => &mut self.translate,
+            Step::Render => &mut self.render,
+        };
+        *sum += now - self.last;
+        self.last = now;
     }
 }
 

@@ -38,6 +38,15 @@ pub struct FleetUpdate {
     pub change: FleetChange,
 }
 
+/// A part of the work, for whoever wants to know what takes how long: nothing here has a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// From the world to models.
+    Translate,
+    /// From models to bundles.
+    Render,
+}
+
 /// What becomes of a fleet.
 #[derive(Debug)]
 pub enum FleetChange {
@@ -123,6 +132,16 @@ impl Pipeline {
 
     /// Takes in what changed outside, and says what that means for each fleet it touches.
     pub fn apply(&mut self, set: impl IntoIterator<Item = Object>, removed: &[ObjectRef]) -> Vec<FleetUpdate> {
+        self.apply_observed(set, removed, &mut |_| {})
+    }
+
+    /// [`Pipeline::apply`], which calls `ended` at the end of each step: the time since the call before is that step's.
+    pub fn apply_observed(
+        &mut self,
+        set: impl IntoIterator<Item = Object>,
+        removed: &[ObjectRef],
+        ended: &mut dyn FnMut(Step),
+    ) -> Vec<FleetUpdate> {
         let mut news: Vec<Changed> = removed.iter().filter_map(|object| self.world.remove(object)).collect();
         news.extend(set.into_iter().filter_map(|object| self.world.set(object)));
         if news.is_empty() {
@@ -132,17 +151,20 @@ impl Pipeline {
         let mut updates = if fleets_changed { self.admit_fleets() } else { Vec::new() };
         for (id, fleet) in &mut self.fleets {
             let touched = fleet.translator.update(&self.world, &news);
+            ended(Step::Translate);
             let mut changes = fleet.renderer.update(fleet.translator.model(), &touched);
             let own = news.iter().find(|change| is_fleet(&change.object, id));
             if own.is_some() {
                 changes = fleet.follow_line(id, &self.world, &self.options, changes);
             }
+            ended(Step::Render);
             if !changes.is_empty() || own.is_some() {
                 updates.push(FleetUpdate { fleet: id.clone(), change: FleetChange::Bundle(changes) });
             }
         }
         self.unserved.update(&self.world, self.fleets.keys(), &news, fleets_changed);
         self.unused.update(&self.world, &self.fleets.values().map(|fleet| &fleet.translator), &news);
+        ended(Step::Translate);
         updates
     }
 

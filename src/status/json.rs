@@ -99,12 +99,15 @@ pub struct Replica {
 }
 
 /// A reload and what asked for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Reload {
     /// The generation that it brought.
     pub generation: u64,
     /// Why it could not be done live.
     pub reason: String,
+    /// That in one of a dozen words, for counting.
+    pub cause: String,
 }
 
 /// A refusal of HAProxy.
@@ -119,7 +122,7 @@ pub struct Refused {
 }
 
 /// Names an object.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Object {
     /// As in a manifest's `kind`.
     pub kind: String,
@@ -136,7 +139,7 @@ impl From<&report::ObjectRef> for Object {
 }
 
 /// A finding.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Diagnostic {
     /// Stable name of the kind of finding.
     pub code: String,
@@ -243,7 +246,7 @@ mod tests {
                     generation: 2,
                     listeners: vec![listener],
                     reload_count: 1,
-                    reloads: vec![Reload { generation: 2, reason: "a new listener".into() }],
+                    reloads: vec![Reload { generation: 2, reason: "a new listener".into(), cause: "section".into() }],
                     runtime_commands: 3,
                     refused: vec![Refused { generation: 1, object: Some((&object).into()), message: "no".into() }],
                     zone: None,
@@ -262,7 +265,7 @@ mod tests {
                     "listeners": [listener],
                     "replicas": [{
                         "name": "public-0", "zone": null, "ready": true, "generation": 2, "listeners": [listener], "reload_count": 1,
-                        "reloads": [{"generation": 2, "reason": "a new listener"}], "runtime_commands": 3,
+                        "reloads": [{"generation": 2, "reason": "a new listener", "cause": "section"}], "runtime_commands": 3,
                         "refused": [{"generation": 1, "object": object, "message": "no"}],
                     }],
                 }],

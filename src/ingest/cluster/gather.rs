@@ -82,6 +82,8 @@ pub(super) struct Gather {
     set: BTreeMap<ObjectRef, Object>,
     removed: BTreeSet<ObjectRef>,
     addresses: BTreeMap<ObjectRef, Box<[Box<str>]>>,
+    /// Changes that a later one of the same object overtook.
+    coalesced: u64,
 }
 
 impl Gather {
@@ -98,6 +100,7 @@ impl Gather {
             set: BTreeMap::new(),
             removed: BTreeSet::new(),
             addresses: BTreeMap::new(),
+            coalesced: 0,
         }
     }
 
@@ -190,8 +193,12 @@ impl Gather {
         } else if resource == Resource::Backends {
             self.preferred.insert(reference.clone());
         }
-        self.removed.remove(&reference);
-        self.set.insert(reference, object);
+        self.put(reference, object);
+    }
+
+    fn put(&mut self, reference: ObjectRef, object: Object) {
+        let overtaken = self.removed.remove(&reference);
+        self.coalesced += u64::from(self.set.insert(reference, object).is_some() || overtaken);
     }
 
     fn count(&mut self, object: &ObjectRef, change: fn(&mut Near, &Arc<str>)) {
@@ -229,14 +236,13 @@ impl Gather {
         } else if source.resource == Resource::Backends {
             self.preferred.remove(object);
             if let Some(instead) = self.stand_ins.get(object) {
-                self.removed.remove(object);
-                self.set.insert(object.clone(), instead.clone());
+                self.put(object.clone(), instead.clone());
                 return;
             }
         }
-        self.set.remove(object);
+        let overtaken = self.set.remove(object).is_some();
         self.addresses.remove(object);
-        self.removed.insert(object.clone());
+        self.coalesced += u64::from(!self.removed.insert(object.clone()) || overtaken);
     }
 
     /// Whether every source has told all it has, or that it has nothing to tell: before that, what is missing may be
@@ -263,6 +269,16 @@ impl Gather {
     /// What the status of Ingresses says that were heard of since it was last taken.
     pub(super) fn addresses(&mut self) -> Vec<(ObjectRef, Box<[Box<str>]>)> {
         std::mem::take(&mut self.addresses).into_iter().collect()
+    }
+
+    /// Changes that were not taken yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.set.len() + self.removed.len()
+    }
+
+    /// Changes that a later one of the same object overtook before they were taken.
+    pub(super) fn coalesced(&self) -> u64 {
+        self.coalesced
     }
 
     /// Whether there is something to tell.
