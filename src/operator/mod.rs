@@ -21,5 +21,8 @@ mod settings;
 mod stage;
 mod writes;
 
+#[cfg(test)]
+mod tests;
+
 pub use run::{OperatorError, run};
 pub use settings::{AGENTS_SERVICE, AUTHORITY_SECRET, LEASE, Settings};

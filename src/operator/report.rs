@@ -2,17 +2,19 @@
 
 use super::document::document;
 use super::observed::{self, Moment};
-use super::stage::{FleetView, Translated};
+use super::stage::{BackendView, FleetView, Translated};
 use crate::api::{IngressDeploymentStatus, crd::IngressDeploymentResource};
 use crate::delivery::feed::{AgentReport, Agents};
 use crate::fleet::build::selector_text;
 use crate::fleet::controller::{FleetState, States};
+use crate::ingest::cluster::SeenBackend;
 use crate::model::FleetId;
-use crate::report::{Diagnostic, ObjectRef, Severity, codes};
+use crate::report::{Diagnostic, Kind, ObjectRef, Severity, codes};
+use crate::status::backend;
 use crate::status::fleet::{Address, Observed, Pod, status};
 use crate::status::ingress::{Ingresses, Point};
 use crate::status::json::Status;
-use crate::status::writer::{FleetStatus, Reports, Writer};
+use crate::status::writer::{BackendReport, FleetStatus, Reports, Writer};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
 use serde::de::DeserializeOwned;
@@ -91,7 +93,24 @@ fn reports(translated: &Translated, agents: &Agents, states: &States, ingresses:
     }
     findings.sort();
     findings.dedup();
-    Reports { fleets, findings: Arc::new(findings) }
+    let backends = backends(translated, &findings, now);
+    Reports { fleets, backends, findings: Arc::new(findings) }
+}
+
+/// What `Backend`s of ours should say. Those of other controllers are theirs to write.
+fn backends(translated: &Translated, findings: &[Diagnostic], now: Moment) -> BTreeMap<ObjectRef, BackendReport> {
+    let mut found: BTreeMap<&ObjectRef, Vec<&Diagnostic>> = BTreeMap::new();
+    for finding in findings.iter().filter(|finding| finding.object.kind == Kind::Backend) {
+        found.entry(&finding.object).or_default().push(finding);
+    }
+    let report = |(object, view): (&ObjectRef, &BackendView)| {
+        let SeenBackend { uid, generation, status: says } = &view.seen;
+        let findings = found.get(object).map_or(&[][..], Vec::as_slice);
+        let observed = backend::Observed { generation: *generation, uses: view.uses, used_by: &view.used_by, findings };
+        let wanted = backend::status(&observed, says, now.wall);
+        (object.clone(), BackendReport { uid: uid.clone(), says: says.clone(), wanted })
+    };
+    translated.backends.iter().map(report).collect()
 }
 
 /// One fleet as it was read.

@@ -206,7 +206,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, OperatorError> {
 }
 
 /// What fleets of every release line can do at least, and what they may reach.
-fn options() -> pipeline::Options {
+pub(super) fn options() -> pipeline::Options {
     pipeline::Options {
         capabilities: Box::new(|line: HaproxyLine| Capabilities::of(line.as_str().parse::<Version>().unwrap_or(FLOOR))),
         translate: translate::Options { allow_loopback: false },
@@ -260,7 +260,7 @@ async fn while_leading<F: Future<Output = ()>>(mut claim: watch::Receiver<Claim>
     }
 }
 
-async fn pass_on(mut cluster: Cluster, inputs: mpsc::Sender<Input>) {
+pub(super) async fn pass_on(mut cluster: Cluster, inputs: mpsc::Sender<Input>) {
     while let Some(batch) = cluster.next().await {
         if inputs.send(Input::Batch(batch)).await.is_err() {
             return;

@@ -5,12 +5,14 @@
 
 use super::history::History;
 use super::numbers::Numbers;
+use crate::api::backend::BackendUse;
 use crate::delivery::feed::{Authority, Feeds, Published};
 use crate::haproxy::bundle::{Change, Digest};
-use crate::ingest::cluster::Batch;
+use crate::ingest::cluster::{Batch, SeenBackend};
 use crate::model::FleetId;
 use crate::pipeline::{FleetChange, Pipeline, Step};
 use crate::report::{Diagnostic, Kind, ObjectRef};
+use crate::status::backend::NAMED_USES;
 use crate::status::ingress::{Ingresses, Point};
 use crate::telemetry::{Metrics, OperatorMetrics, StepLabels};
 use std::collections::BTreeMap;
@@ -52,6 +54,17 @@ pub(super) struct FleetView {
     pub(super) findings: Arc<Vec<Diagnostic>>,
 }
 
+/// A `Backend` of ours.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct BackendView {
+    /// What it says of itself.
+    pub(super) seen: SeenBackend,
+    /// How many objects that fleets serve name it.
+    pub(super) uses: usize,
+    /// The first of them.
+    pub(super) used_by: Vec<BackendUse>,
+}
+
 /// What became of the world.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Translated {
@@ -60,6 +73,8 @@ pub(super) struct Translated {
     pub(super) fleets: BTreeMap<FleetId, FleetView>,
     /// All findings, in order.
     pub(super) findings: Arc<Vec<Diagnostic>>,
+    /// All `Backend`s of ours.
+    pub(super) backends: Arc<BTreeMap<ObjectRef, BackendView>>,
     /// More numbers are needed.
     pub(super) numbers_low: bool,
 }
@@ -74,6 +89,10 @@ pub(super) struct Stage {
     authority: Authority,
     numbers: Numbers,
     of_reading: Vec<Diagnostic>,
+    /// What `Backend`s of ours say of themselves.
+    backends: BTreeMap<ObjectRef, SeenBackend>,
+    /// Whether that, or who uses them, may have changed since it was gathered.
+    backends_moved: bool,
     translated: watch::Sender<Arc<Translated>>,
     state: Translated,
 }
@@ -95,6 +114,8 @@ impl Stage {
             authority: Authority::default(),
             numbers: Numbers::default(),
             of_reading: Vec::new(),
+            backends: BTreeMap::new(),
+            backends_moved: false,
             translated: watch::Sender::default(),
             state: Translated::default(),
         }
@@ -136,7 +157,7 @@ impl Stage {
 
     fn take(&mut self, batch: Batch) {
         let began = Instant::now();
-        let Batch { delta, addresses, findings, since } = batch;
+        let Batch { delta, addresses, backends, findings, since } = batch;
         self.took("wait", began.saturating_duration_since(since));
         let classes = |kind: &Kind| matches!(kind, Kind::IngressDeployment | Kind::IngressClass);
         let fleets_moved =
@@ -144,6 +165,12 @@ impl Stage {
         if let Some(findings) = findings {
             self.of_reading = findings;
         }
+        // what endpoints cost stays as it is
+        let has_uses = |kind: &Kind| !matches!(kind, Kind::EndpointSlice | Kind::Namespace | Kind::Secret);
+        self.backends_moved |= !backends.is_empty()
+            || delta.set.iter().any(|object| has_uses(&object.kind()))
+            || delta.removed.iter().any(|object| has_uses(&object.kind));
+        self.hear_backends(backends);
         let mut steps = Steps { last: Instant::now(), translate: Duration::ZERO, render: Duration::ZERO };
         let updates = self.pipeline.apply_observed(delta.set, &delta.removed, &mut |step| steps.ended(step));
         self.took("translate", steps.translate);
@@ -239,7 +266,30 @@ impl Stage {
         }
     }
 
+    fn hear_backends(&mut self, backends: Vec<(ObjectRef, Option<SeenBackend>)>) {
+        for (object, seen) in backends {
+            match seen {
+                Some(seen) => drop(self.backends.insert(object, seen)),
+                None => drop(self.backends.remove(&object)),
+            }
+        }
+    }
+
+    /// Says of every `Backend` of ours who uses it. Along with the findings: a generation without them would say too much.
+    fn gather_backends(&mut self) {
+        if !std::mem::take(&mut self.backends_moved) {
+            return;
+        }
+        let view = |(object, seen): (&ObjectRef, &SeenBackend)| {
+            let (uses, first) = self.pipeline.uses_of_backend(&object.namespace, &object.name, NAMED_USES);
+            let used_by = first.into_iter().map(|(user, overridden)| use_of(&user, &overridden)).collect();
+            (object.clone(), BackendView { seen: seen.clone(), uses, used_by })
+        };
+        self.state.backends = Arc::new(self.backends.iter().map(view).collect());
+    }
+
     fn gather_findings(&mut self) {
+        self.gather_backends();
         let mut all: Vec<Diagnostic> = self.pipeline.diagnostics().into_iter().cloned().collect();
         all.extend(self.of_reading.iter().cloned());
         all.sort();
@@ -254,6 +304,15 @@ impl Stage {
     fn tell(&mut self) {
         self.state.numbers_low = self.authority.leads && self.numbers.is_low();
         self.translated.send_replace(Arc::new(self.state.clone()));
+    }
+}
+
+fn use_of(user: &ObjectRef, overridden: &[&str]) -> BackendUse {
+    BackendUse {
+        kind: user.kind.to_string(),
+        namespace: user.namespace.to_string(),
+        name: user.name.to_string(),
+        overridden: overridden.iter().map(|field| (*field).to_owned()).collect(),
     }
 }
 

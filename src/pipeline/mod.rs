@@ -118,6 +118,20 @@ impl Pipeline {
         self.unserved.fleet_of(&self.world, ingress)
     }
 
+    /// How many objects that fleets serve name the `Backend` `namespace/name`, and the first `most` of them: fleets, then
+    /// Ingresses, then Services, each with the fields that its annotations override.
+    pub fn uses_of_backend(&self, namespace: &Arc<str>, name: &Arc<str>, most: usize) -> (usize, Vec<(ObjectRef, Vec<&'static str>)>) {
+        // a Service may be served by several fleets; the order of kinds is that of scopes
+        let users: BTreeSet<ObjectRef> =
+            self.fleets.values().flat_map(|fleet| fleet.translator.users_of_backend(namespace, name)).collect();
+        let count = users.len();
+        let with_overridden = |user: ObjectRef| {
+            let overridden = translate::overridden_fields(&self.world, &user, namespace, name);
+            (user, overridden)
+        };
+        (count, users.into_iter().take(most).map(with_overridden).collect())
+    }
+
     /// All findings, each once, in order.
     pub fn diagnostics(&self) -> BTreeSet<&Diagnostic> {
         let of_fleets = self.fleets.values().flat_map(|fleet| fleet.translator.diagnostics().chain(fleet.renderer.findings()));

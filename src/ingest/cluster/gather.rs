@@ -1,8 +1,8 @@
 //! What all watches together say: which objects there are, and from when on that is the whole truth. Pure.
 
-use super::Settings;
 use super::source::{Resource, Source};
 use super::watch::{Found, News};
+use super::{SeenBackend, Settings};
 use crate::ingest::Delta;
 use crate::ingest::object::Read;
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
@@ -82,6 +82,7 @@ pub(super) struct Gather {
     set: BTreeMap<ObjectRef, Object>,
     removed: BTreeSet<ObjectRef>,
     addresses: BTreeMap<ObjectRef, Box<[Box<str>]>>,
+    backends: BTreeMap<ObjectRef, Option<SeenBackend>>,
     /// Changes that a later one of the same object overtook.
     coalesced: u64,
 }
@@ -100,6 +101,7 @@ impl Gather {
             set: BTreeMap::new(),
             removed: BTreeSet::new(),
             addresses: BTreeMap::new(),
+            backends: BTreeMap::new(),
             coalesced: 0,
         }
     }
@@ -146,7 +148,10 @@ impl Gather {
                 }
             }
             News::Found(found) => {
-                let Found { read, addresses } = *found;
+                let Found { read, addresses, backend } = *found;
+                if let Some(backend) = backend {
+                    self.backends.insert(read.reference.clone(), Some(*backend));
+                }
                 if source.resource == Resource::Ingresses {
                     self.addresses.insert(read.reference.clone(), addresses);
                 }
@@ -234,6 +239,7 @@ impl Gather {
                 return;
             }
         } else if source.resource == Resource::Backends {
+            self.backends.insert(object.clone(), None);
             self.preferred.remove(object);
             if let Some(instead) = self.stand_ins.get(object) {
                 self.put(object.clone(), instead.clone());
@@ -271,6 +277,11 @@ impl Gather {
         std::mem::take(&mut self.addresses).into_iter().collect()
     }
 
+    /// What `Backend`s of ours say of themselves that were heard of since it was last taken.
+    pub(super) fn backends(&mut self) -> Vec<(ObjectRef, Option<SeenBackend>)> {
+        std::mem::take(&mut self.backends).into_iter().collect()
+    }
+
     /// Changes that were not taken yet.
     pub(super) fn waiting(&self) -> usize {
         self.set.len() + self.removed.len()
@@ -283,7 +294,7 @@ impl Gather {
 
     /// Whether there is something to tell.
     pub(super) fn has_news(&self) -> bool {
-        self.findings_changed || !self.addresses.is_empty() || !self.set.is_empty() || !self.removed.is_empty()
+        self.findings_changed || !self.addresses.is_empty() || !self.backends.is_empty() || !self.set.is_empty() || !self.removed.is_empty()
     }
 
     /// All findings, in order, if they differ from those that were last taken.

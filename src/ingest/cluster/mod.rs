@@ -16,6 +16,7 @@ mod watch;
 pub use health::{Health, KindHealth, WatchState};
 
 use super::Delta;
+use crate::api::backend::BackendStatus;
 use crate::report::{Diagnostic, ObjectRef};
 use gather::{Follow, Gather};
 use health::Turn;
@@ -68,10 +69,23 @@ pub struct Batch {
     pub delta: Delta,
     /// Where the status of Ingresses says that clients connect to, for those that were heard of.
     pub addresses: Vec<(ObjectRef, Box<[Box<str>]>)>,
+    /// What `Backend`s of ours say of themselves, for those that were heard of; `None`: it is gone.
+    pub backends: Vec<(ObjectRef, Option<SeenBackend>)>,
     /// All that is wrong with objects and with reading them; `None` if that is the same as before.
     pub findings: Option<Vec<Diagnostic>>,
     /// When the first of it was heard of.
     pub since: Instant,
+}
+
+/// A `Backend` of ours, beside its spec: what its status is made from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SeenBackend {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// What its status says.
+    pub status: BackendStatus,
 }
 
 /// The watches. They end when it is dropped.
@@ -124,8 +138,8 @@ async fn run(client: Client, settings: Settings, batches: mpsc::Sender<Batch>, h
             permit = ready(&batches, due), if due.is_some() && gather.is_whole() => {
                 let Ok(permit) = permit else { return };
                 let since = held.take().map_or_else(Instant::now, |held| held.first);
-                let (delta, addresses) = (gather.delta(), gather.addresses());
-                permit.send(Batch { delta, addresses, findings: gather.findings(), since });
+                let (delta, addresses, backends) = (gather.delta(), gather.addresses(), gather.backends());
+                permit.send(Batch { delta, addresses, backends, findings: gather.findings(), since });
                 health.send_modify(|health| health.waiting = 0);
             }
             ended = watches.tasks.join_next() => {
