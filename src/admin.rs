@@ -70,7 +70,7 @@ fn router(served: &Served, tally: Arc<Mutex<Tally>>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .route("/metrics", get(move |state: State<Served>| exposition(state, tally)))
+        .route("/metrics", get(move |State(served): State<Served>| async move { exposition(&served, &tally) }))
         .merge(private)
         .with_state(served.clone())
 }
@@ -104,7 +104,7 @@ async fn set_log_level(State(served): State<Served>, level: String) -> Response 
     }
 }
 
-async fn exposition(State(served): State<Served>, tally: Arc<Mutex<Tally>>) -> Response {
+fn exposition(served: &Served, tally: &Mutex<Tally>) -> Response {
     let status = Arc::clone(&served.status.borrow());
     // one reader at a time: what is brought up to the present is not whole meanwhile
     let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);

@@ -190,7 +190,7 @@ mod tests {
             urls: vec!["http://shop.localhost:8080/".into()],
             ..Fleet::default()
         };
-        Status { ready: true, fleets: vec![fleet], diagnostics: vec![finding(0)] }
+        Status { ready: true, fleets: vec![fleet], diagnostics: vec![finding(0)], ..Status::default() }
     }
 
     fn told(teller: &mut Teller, status: &Status) -> Vec<String> {

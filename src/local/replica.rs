@@ -57,8 +57,8 @@ impl Running {
         status.ready && self.current && status.generation == generation
     }
 
-    /// As `/status` shows it.
-    pub(super) fn status(&self, name: &str, listeners: &[ListenerRecord]) -> json::Replica {
+    /// As `/status` shows it, where the fleet is to serve `generation`.
+    pub(super) fn status(&self, name: &str, listeners: &[ListenerRecord], generation: u64) -> json::Replica {
         let status = self.agent.status();
         let status = status.borrow();
         let own = |listener: &ListenerRecord| json::Listener {
@@ -70,6 +70,9 @@ impl Running {
             name: name.to_owned(),
             zone: self.record.zone.clone(),
             ready: status.ready && self.phase != Phase::Leaving,
+            connected: true,
+            confirmed: status.generation == generation,
+            haproxy_version: Some(status.version.to_string()),
             generation: status.generation,
             listeners: listeners.iter().map(own).collect(),
             reload_count: status.reload_count,

@@ -118,6 +118,7 @@ mod tests {
             history.push(Digest(digest), start + Duration::from_secs(second));
         }
         let view = |history: History| FleetView {
+            class: "edge".into(),
             generation: 3,
             digest: Digest(3),
             revision: Digest::default(),

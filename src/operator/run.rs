@@ -161,6 +161,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
         agents: feeds.agents(),
         states: observed,
         leads: Box::new(move || claim.borrow().term(Instant::now()).is_some()),
+        pod: settings.pod.clone(),
     };
     let writer = move || Writer::new(writing.clone(), pod.clone(), of_writer.clone());
     parts.run("status", report::tell(sources, writer, ingresses, document));

@@ -39,6 +39,8 @@ pub(super) enum Input {
 /// What a fleet is to serve.
 #[derive(Clone, Debug)]
 pub(super) struct FleetView {
+    /// Its class.
+    pub(super) class: Arc<str>,
     /// The number of its bundle; 0 while this replica does not lead.
     pub(super) generation: u64,
     pub(super) digest: Digest,
@@ -198,7 +200,9 @@ impl Stage {
     fn publish(&mut self, fleet: &FleetId, changes: &[Change]) {
         let Some(bundle) = self.pipeline.bundle(fleet) else { return };
         let before = self.state.fleets.get(fleet);
+        let class = self.pipeline.deployment(fleet).map(|deployment| deployment.spec.ingress_class_name.as_str().into());
         let mut view = FleetView {
+            class: class.unwrap_or_default(),
             generation: before.map_or(0, |view| view.generation),
             digest: bundle.digest(),
             revision: before.map_or(Digest::default(), |view| view.revision),

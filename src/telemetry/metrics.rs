@@ -158,7 +158,7 @@ impl Default for Metrics {
         };
         let all = &mut metrics;
         all.family("generation", "Generation that the fleet is meant to serve", all.generation.clone());
-        all.family("replicas", "Replicas of the fleet that say something", all.replicas.clone());
+        all.family("replicas", "Replicas of the fleet that are known", all.replicas.clone());
         all.family("ready_replicas", "Replicas of the fleet that serve", all.ready_replicas.clone());
         all.family("reloads", "Reloads of the fleet's replicas, by what asked for them", all.reloads.clone());
         all.family("runtime_commands", "Runtime commands to the fleet's replicas", all.runtime_commands.clone());

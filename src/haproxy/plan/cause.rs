@@ -1,7 +1,10 @@
 //! What kind of thing asked for a reload: few words for metrics, made from the reasons, which name resources.
 
+/// Whether a reason is of a kind.
+type Fits = fn(&str) -> bool;
+
 /// The kinds of causes, with what their reasons begin or end with. The first that fits counts.
-const CAUSES: [(&str, fn(&str) -> bool); 10] = [
+const CAUSES: [(&str, Fits); 10] = [
     ("start", |reason| reason == "the first configuration"),
     ("drift", |reason| reason == "the running process is not as it should be"),
     ("connection", |reason| {
