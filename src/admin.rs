@@ -1,16 +1,21 @@
 //! Health, metrics and the state of everything over HTTP: behind `--admin` in `local`, and in the operator.
 
-use crate::status::json::Status;
-use crate::telemetry::{FleetLabels, LogLevel, Metrics, SeverityLabels};
+mod tally;
+
+pub use tally::CountFrom;
+
+use crate::status::json::{Diagnostic, Status};
+use crate::telemetry::{DiagnosticLabels, FleetLabels, LogLevel, Metrics, ReloadLabels, set_counter};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use tally::Tally;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -21,6 +26,10 @@ pub struct Served {
     pub status: watch::Receiver<Arc<Status>>,
     /// All metrics.
     pub metrics: Arc<Metrics>,
+    /// Brings those metrics up to the present that do not follow from the status. Called before they are read.
+    pub observe: Arc<dyn Fn() + Send + Sync>,
+    /// From when on what replicas count is added up.
+    pub count_from: CountFrom,
     /// Whether to send work here.
     pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// What is logged, if that may be changed.
@@ -32,11 +41,28 @@ pub struct Served {
 
 /// Serves `/healthz`, `/readyz`, `/metrics`, `/status` and `/log-level` on `listener` until `shutdown` completes.
 pub async fn serve(listener: TcpListener, served: Served, shutdown: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
-    let service = router(served).into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).with_graceful_shutdown(shutdown).await
+    let tally = Arc::new(Mutex::new(Tally::new(served.count_from)));
+    let following = follow(served.status.clone(), tally.clone());
+    let service = router(&served, tally).into_make_service_with_connect_info::<SocketAddr>();
+    tokio::select! {
+        ended = axum::serve(listener, service).with_graceful_shutdown(shutdown) => ended,
+        () = following => Ok(()),
+    }
 }
 
-fn router(served: Served) -> Router {
+/// Adds up what replicas do, as long as the server runs: they may come and go between two looks at the metrics.
+async fn follow(mut status: watch::Receiver<Arc<Status>>, tally: Arc<Mutex<Tally>>) {
+    loop {
+        let present = status.borrow_and_update().clone();
+        tally.lock().unwrap_or_else(PoisonError::into_inner).follow(&present);
+        if status.changed().await.is_err() {
+            // nobody says anything any more; what was said last is still served
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn router(served: &Served, tally: Arc<Mutex<Tally>>) -> Router {
     let private = Router::new()
         .route("/status", get(document))
         .route("/log-level", put(set_log_level))
@@ -44,9 +70,9 @@ fn router(served: Served) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .route("/metrics", get(exposition))
+        .route("/metrics", get(move |State(served): State<Served>| async move { exposition(&served, &tally) }))
         .merge(private)
-        .with_state(served)
+        .with_state(served.clone())
 }
 
 async fn only_from_here(
@@ -78,9 +104,13 @@ async fn set_log_level(State(served): State<Served>, level: String) -> Response 
     }
 }
 
-async fn exposition(State(served): State<Served>) -> Response {
+fn exposition(served: &Served, tally: &Mutex<Tally>) -> Response {
     let status = Arc::clone(&served.status.borrow());
-    record(&status, &served.metrics);
+    // one reader at a time: what is brought up to the present is not whole meanwhile
+    let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+    tally.follow(&status);
+    record(&status, &tally, &served.metrics);
+    (served.observe)();
     match served.metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -88,7 +118,7 @@ async fn exposition(State(served): State<Served>) -> Response {
 }
 
 /// Puts what the status says into the metrics. Fleets that are gone leave no series behind.
-fn record(status: &Status, metrics: &Metrics) {
+fn record(status: &Status, tally: &Tally, metrics: &Metrics) {
     let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let families = [&metrics.generation, &metrics.replicas, &metrics.ready_replicas, &metrics.refused];
     for family in families {
@@ -96,6 +126,7 @@ fn record(status: &Status, metrics: &Metrics) {
     }
     metrics.reloads.clear();
     metrics.runtime_commands.clear();
+    metrics.refusals.clear();
     for fleet in &status.fleets {
         let labels = FleetLabels { namespace: fleet.namespace.clone(), fleet: fleet.name.clone() };
         let ready = fleet.replicas.iter().filter(|replica| replica.ready).count();
@@ -104,21 +135,40 @@ fn record(status: &Status, metrics: &Metrics) {
         for (family, value) in families.into_iter().zip(values) {
             family.get_or_create(&labels).set(gauge(value));
         }
-        let total = |of: fn(&crate::status::json::Replica) -> u64| fleet.replicas.iter().map(of).sum();
-        metrics.reloads.get_or_create(&labels).inner().store(total(|replica| replica.reload_count), Ordering::Relaxed);
-        metrics.runtime_commands.get_or_create(&labels).inner().store(total(|replica| replica.runtime_commands), Ordering::Relaxed);
+        let Some(counts) = tally.of(&fleet.namespace, &fleet.name) else { continue };
+        for (reason, count) in &counts.reloads {
+            let labels = ReloadLabels { namespace: fleet.namespace.clone(), fleet: fleet.name.clone(), reason: reason.clone() };
+            set_counter(&metrics.reloads.get_or_create(&labels), *count);
+        }
+        set_counter(&metrics.runtime_commands.get_or_create(&labels), counts.runtime_commands);
+        set_counter(&metrics.refusals.get_or_create(&labels), counts.refusals);
     }
-    for severity in ["error", "warning", "info"] {
-        let count = status.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count();
-        metrics.diagnostics.get_or_create(&SeverityLabels { severity }).set(gauge(count as u64));
+    metrics.diagnostics.clear();
+    for ((kind, severity, code), count) in counted(&status.diagnostics) {
+        let labels = DiagnosticLabels { kind: kind.to_owned(), severity: severity.to_owned(), code: code.to_owned() };
+        metrics.diagnostics.get_or_create(&labels).set(count);
     }
 }
+
+/// Findings by kind, severity and code. A document in a file may call itself a kind of any name.
+fn counted(diagnostics: &[Diagnostic]) -> BTreeMap<(&str, &str, &str), i64> {
+    let mut counts = BTreeMap::new();
+    for diagnostic in diagnostics {
+        let kind = if KINDS.contains(&&*diagnostic.object.kind) { &*diagnostic.object.kind } else { "other" };
+        *counts.entry((kind, &*diagnostic.severity, &*diagnostic.code)).or_default() += 1;
+    }
+    counts
+}
+
+/// The kinds that are read.
+const KINDS: [&str; 9] =
+    ["IngressDeployment", "Backend", "Ingress", "IngressClass", "Namespace", "Service", "EndpointSlice", "Secret", "ConfigMap"];
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::status::json::{Fleet, Replica};
+    use crate::status::json::{Fleet, Object, Reload, Replica};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
@@ -143,27 +193,53 @@ mod tests {
             let present = receiver.clone();
             Arc::new(move || present.borrow().ready)
         };
-        let content = Served { status: receiver, metrics: Arc::new(Metrics::default()), ready, log_level: None, open: false };
+        let content = Served {
+            status: receiver,
+            metrics: Arc::new(Metrics::default()),
+            observe: Arc::new(|| ()),
+            count_from: CountFrom::Start,
+            ready,
+            log_level: None,
+            open: false,
+        };
         let server = tokio::spawn(serve(listener, content, shutdown));
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 503"));
-        let replica = Replica { ready: true, reload_count: 3, runtime_commands: 5, ..Replica::default() };
+        let reload = |cause: &str| Reload { cause: cause.to_owned(), ..Reload::default() };
+        let reloads = vec![reload("shape"), reload("section"), reload("shape")];
+        let replica = |name: &str| Replica {
+            name: name.to_owned(),
+            ready: true,
+            reload_count: 3,
+            reloads: reloads.clone(),
+            runtime_commands: 5,
+            ..Replica::default()
+        };
+        let finding = |kind: &str| Diagnostic {
+            code: "NotFound".into(),
+            severity: "error".into(),
+            object: Object { kind: kind.into(), namespace: "shop".into(), name: "web".into() },
+            ..Diagnostic::default()
+        };
         let fleet = Fleet {
             namespace: "edge".into(),
             name: "public".into(),
             generation: 7,
-            replicas: vec![replica.clone(), replica],
+            replicas: vec![replica("public-0"), replica("public-1")],
             ..Fleet::default()
         };
-        sender.send_replace(Arc::new(Status { ready: true, fleets: vec![fleet], ..Status::default() }));
+        let diagnostics = vec![finding("Ingress"), finding("Ingress"), finding("Whatever")];
+        sender.send_replace(Arc::new(Status { ready: true, fleets: vec![fleet], diagnostics, ..Status::default() }));
         assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         let metrics = get(address, "/metrics").await;
         for line in [
             r#"haproxy_fleet_generation{namespace="edge",fleet="public"} 7"#,
             r#"haproxy_fleet_ready_replicas{namespace="edge",fleet="public"} 2"#,
-            r#"haproxy_fleet_reloads_total{namespace="edge",fleet="public"} 6"#,
+            r#"haproxy_fleet_reloads_total{namespace="edge",fleet="public",reason="shape"} 4"#,
+            r#"haproxy_fleet_reloads_total{namespace="edge",fleet="public",reason="section"} 2"#,
             r#"haproxy_fleet_runtime_commands_total{namespace="edge",fleet="public"} 10"#,
-            r#"haproxy_fleet_diagnostics{severity="error"} 0"#,
+            r#"haproxy_fleet_diagnostics{kind="Ingress",severity="error",code="NotFound"} 2"#,
+            r#"haproxy_fleet_diagnostics{kind="other",severity="error",code="NotFound"} 1"#,
             "# TYPE haproxy_fleet_pipeline_seconds histogram",
         ] {
             assert!(metrics.contains(line), "{line} is not in\n{metrics}");

@@ -1,15 +1,15 @@
 //! What can be said on the command line.
 
 use crate::haproxy::version::{FLOOR, Version};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXIT: &str = "\
 Exit status:
   0  nothing to complain about
-  1  findings (lint, render: an error; diff: a change)
+  1  findings (lint, render: an error; diff: a change; status: a fleet that is not Ready)
   2  usage, or input that cannot be read";
 
 /// Fleets of HAProxy as the entry layer of Kubernetes.
@@ -26,6 +26,7 @@ pub struct Arguments {
 
 const LONG_HELP: &str = "\
 Try it:
+  haproxy-fleet status                       how the fleets of the cluster are
   haproxy-fleet local -f examples --echo     serve the examples; edit them and watch
   haproxy-fleet lint -f examples             what is wrong with them, by file and line
   haproxy-fleet render -f examples -o out    the configuration that HAProxy reads
@@ -33,13 +34,33 @@ Try it:
 
 Exit status:
   0  nothing to complain about
-  1  findings (lint, render: an error; diff: a change)
+  1  findings (lint, render: an error; diff: a change; status: a fleet that is not Ready)
   2  usage, or input that cannot be read
 
 Environment:
   HAPROXY            the HAProxy that `local` runs (see --haproxy)
   HAPROXY_FLEET_LOG  what to log to standard error, such as `info` or `haproxy_fleet::agent=debug`
   NO_COLOR           if set, no colours";
+
+/// The name under which kubectl finds its plugin `haproxy-fleet`: it writes dashes of a command as underscores.
+const PLUGIN: &str = "kubectl-haproxy_fleet";
+/// What runs beside pods or on this machine, and is no matter of kubectl.
+const NO_PLUGIN: [&str; 3] = ["local", "agent", "operator"];
+
+/// Reads a command line, the name of the program first. As kubectl's plugin it calls itself as people call it.
+pub(super) fn read(line: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let line: Vec<OsString> = line.into_iter().collect();
+    let is_plugin = line.first().is_some_and(|program| Path::new(program).file_name().is_some_and(|name| name == PLUGIN));
+    let mut command = Arguments::command();
+    if is_plugin {
+        command = command.bin_name("kubectl haproxy-fleet");
+        for name in NO_PLUGIN {
+            command = command.mut_subcommand(name, |command| command.hide(true));
+        }
+    }
+    let mut matches = command.try_get_matches_from_mut(line)?;
+    Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -62,6 +83,9 @@ pub enum Command {
     /// Manage the fleets of a cluster (in a pod of its own)
     #[command(after_long_help = OPERATOR_HELP)]
     Operator(OperatorArguments),
+    /// Say how the fleets are: of `local`, or of the cluster
+    #[command(after_long_help = super::status::HELP)]
+    Status(super::status::StatusArguments),
     /// Print the custom resource definitions as YAML
     #[command(after_long_help = "Example:\n  haproxy-fleet crds | kubectl apply --server-side -f -")]
     Crds,
@@ -335,7 +359,6 @@ pub struct ExecArguments {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent_and_every_command_teaches() {
@@ -345,6 +368,25 @@ mod tests {
             let help = sub.render_long_help().to_string();
             assert!(help.contains("Examples:") && help.contains("Exit status:"), "{help}");
         }
+    }
+
+    #[test]
+    fn as_a_plugin_it_calls_itself_as_kubectl_is_called() {
+        let said = |line: &str| read(line.split(' ').map(OsString::from)).unwrap_err().to_string();
+        let help = said("/usr/local/bin/kubectl-haproxy_fleet status --help");
+        assert!(help.contains("Usage: kubectl haproxy-fleet status [OPTIONS]"), "{help}");
+        let all = said("kubectl-haproxy_fleet --help");
+        assert!(all.contains("\n  status ") && !all.contains("\n  agent "), "{all}");
+        assert!(said("haproxy-fleet status --help").contains("Usage: haproxy-fleet status [OPTIONS]"));
+        assert!(said("haproxy-fleet --help").contains("\n  agent "));
+    }
+
+    #[test]
+    fn a_status_is_that_of_one_place() {
+        let refused = |line: &str| read(line.split(' ').map(OsString::from)).is_err();
+        assert!(refused("haproxy-fleet status --admin 127.0.0.1:1 --context a"));
+        assert!(refused("haproxy-fleet status -A -n a"));
+        assert!(!refused("kubectl-haproxy_fleet status --context a -n b --kubeconfig c -o json"));
     }
 
     #[test]

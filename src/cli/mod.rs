@@ -13,12 +13,12 @@ mod output;
 mod placeholder;
 mod render;
 pub mod report;
+mod status;
 
 pub use arguments::{Arguments, Command, DiffArguments, LintArguments, LocalArguments, OperatorArguments, RenderArguments};
 pub use evaluate::{Comparison, Evaluation, FleetFiles, OutputFile};
 pub use output::Output;
 
-use clap::Parser;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -54,7 +54,7 @@ impl fmt::Display for Error {
 
 /// Reads the command line, runs the command, and says how it ended: 0, 1 (findings) or 2 (usage, unreadable input).
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             // help and version go to standard output and are no errors; a closed pipe is none either
@@ -83,6 +83,7 @@ fn run(command: Command, out: &mut Output, err: &mut Output) -> Result<Exit, Err
         Command::Agent(arguments) => agent::run(arguments, out),
         Command::Operator(arguments) => operator::run(arguments),
         Command::Crds => crds::run(out),
+        Command::Status(arguments) => status::run(&arguments, out, err),
         Command::Version => {
             out.line(concat!("haproxy-fleet ", env!("CARGO_PKG_VERSION")))?;
             Ok(Exit::Success)

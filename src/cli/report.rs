@@ -15,11 +15,11 @@ impl Style {
     /// No colours.
     pub const PLAIN: Self = Self { colours: false };
 
-    fn paint(self, code: &str, text: &str) -> String {
+    pub(super) fn paint(self, code: &str, text: &str) -> String {
         if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    fn severity(self, severity: Severity, text: &str) -> String {
+    pub(super) fn severity(self, severity: Severity, text: &str) -> String {
         let code = match severity {
             Severity::Error => "1;31",
             Severity::Warning => "1;33",
@@ -28,11 +28,11 @@ impl Style {
         self.paint(code, text)
     }
 
-    fn frame(self, text: &str) -> String {
+    pub(super) fn frame(self, text: &str) -> String {
         self.paint("1;34", text)
     }
 
-    fn strong(self, text: &str) -> String {
+    pub(super) fn strong(self, text: &str) -> String {
         self.paint("1", text)
     }
 }

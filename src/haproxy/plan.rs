@@ -1,10 +1,12 @@
 //! What takes a running HAProxy from one bundle to the next: live steps, deferred removals, at most one
 //! reload with its reasons. Pure, and O(change).
 
+mod cause;
 mod process;
 #[cfg(test)]
 mod tests;
 
+pub use cause::cause;
 pub use process::{Lingering, Process, Step};
 
 use super::bundle::{

@@ -480,22 +480,30 @@ impl LocalFleet {
         self.balancer.as_ref().is_some_and(Balancer::serves) && self.replicas_serve()
     }
 
-    /// The fleet as `/status` shows it.
+    /// The fleet as `/status` shows it, without what its manifest says.
     pub(super) fn status(&self) -> json::Fleet {
         let stable = self.record.listeners.iter().map(|listener| json::Listener {
             name: listener.name.clone(),
             protocol: listener.protocol,
             address: listener.stable_address().to_string(),
         });
+        let addresses: BTreeSet<IpAddr> = self.record.listeners.iter().map(|listener| listener.stable_address().ip()).collect();
         json::Fleet {
+            desired: Some(self.record.replicas.len() as u64),
+            addresses: addresses.iter().map(ToString::to_string).collect(),
             namespace: self.id.namespace.to_string(),
             name: self.id.name.to_string(),
             revision: self.record.revision,
             generation: self.record.generation,
             digest: self.digest.to_string(),
             listeners: stable.collect(),
-            replicas: self.replicas.iter().map(|(name, running)| running.status(name, &self.record.listeners)).collect(),
+            replicas: self
+                .replicas
+                .iter()
+                .map(|(name, running)| running.status(name, &self.record.listeners, self.record.generation))
+                .collect(),
             urls: self.urls.clone(),
+            ..json::Fleet::default()
         }
     }
 

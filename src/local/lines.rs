@@ -190,7 +190,7 @@ mod tests {
             urls: vec!["http://shop.localhost:8080/".into()],
             ..Fleet::default()
         };
-        Status { ready: true, fleets: vec![fleet], diagnostics: vec![finding(0)] }
+        Status { ready: true, fleets: vec![fleet], diagnostics: vec![finding(0)], ..Status::default() }
     }
 
     fn told(teller: &mut Teller, status: &Status) -> Vec<String> {
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(told(&mut teller, &next), ["solved: error[NotFound] a.yaml:3: Ingress shop/web-000: no Service \\u{1b}[2J"]);
         for replica in &mut next.fleets[0].replicas {
             (replica.generation, replica.reload_count) = (5, 1);
-            replica.reloads.push(Reload { generation: 5, reason: "a new shape".into() });
+            replica.reloads.push(Reload { generation: 5, reason: "a new shape".into(), ..Reload::default() });
         }
         assert_eq!(
             told(&mut teller, &next),

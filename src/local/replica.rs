@@ -1,7 +1,8 @@
 //! One HAProxy of a fleet.
 
 use super::record::{ListenerRecord, ReplicaRecord};
-use crate::agent::Agent;
+use crate::agent::{Agent, ReloadRecord};
+use crate::haproxy::plan::cause;
 use crate::status::json;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -56,8 +57,8 @@ impl Running {
         status.ready && self.current && status.generation == generation
     }
 
-    /// As `/status` shows it.
-    pub(super) fn status(&self, name: &str, listeners: &[ListenerRecord]) -> json::Replica {
+    /// As `/status` shows it, where the fleet is to serve `generation`.
+    pub(super) fn status(&self, name: &str, listeners: &[ListenerRecord], generation: u64) -> json::Replica {
         let status = self.agent.status();
         let status = status.borrow();
         let own = |listener: &ListenerRecord| json::Listener {
@@ -69,10 +70,13 @@ impl Running {
             name: name.to_owned(),
             zone: self.record.zone.clone(),
             ready: status.ready && self.phase != Phase::Leaving,
+            connected: true,
+            confirmed: status.generation == generation,
+            haproxy_version: Some(status.version.to_string()),
             generation: status.generation,
             listeners: listeners.iter().map(own).collect(),
             reload_count: status.reload_count,
-            reloads: status.reloads.iter().map(|r| json::Reload { generation: r.generation, reason: r.reason.clone() }).collect(),
+            reloads: status.reloads.iter().map(reload).collect(),
             runtime_commands: status.runtime_commands,
             refused: status
                 .refused
@@ -81,4 +85,8 @@ impl Running {
                 .collect(),
         }
     }
+}
+
+fn reload(record: &ReloadRecord) -> json::Reload {
+    json::Reload { generation: record.generation, reason: record.reason.clone(), cause: cause(&record.reason).to_owned() }
 }

@@ -10,7 +10,7 @@ use super::{record, state, view};
 use crate::admin;
 use crate::agent::Agent;
 use crate::agent::room::make_room;
-use crate::api::{Created, IngressDeployment};
+use crate::api::{Created, IngressDeployment, conditions};
 use crate::cli::Output;
 use crate::haproxy::bundle::Change;
 use crate::haproxy::render;
@@ -19,6 +19,7 @@ use crate::ingest::files::{Files, HoldOff, Limits, watch};
 use crate::model::FleetId;
 use crate::pipeline::{self, FleetChange, FleetUpdate, Pipeline};
 use crate::report::{Diagnostic, Kind, Located, ObjectRef, PrivateBytes, Severity, codes};
+use crate::status::fleet::worst;
 use crate::status::json::{self, Status};
 use crate::telemetry::Metrics;
 use crate::translate;
@@ -163,6 +164,8 @@ async fn serve_admin(
     let served = admin::Served {
         status: status.subscribe(),
         metrics: metrics.clone(),
+        observe: Arc::new(|| ()),
+        count_from: admin::CountFrom::Start,
         ready: Arc::new(move || all_serve.borrow().ready),
         log_level: None,
         open: true,
@@ -453,7 +456,6 @@ impl Local {
     }
 
     fn tell(&mut self) {
-        let fleets: Vec<json::Fleet> = self.fleets.values().map(LocalFleet::status).collect();
         let refusals = self.fleets.values().flat_map(LocalFleet::refusals);
         let late = refusals
             .chain(self.troubles.values().cloned())
@@ -461,8 +463,32 @@ impl Local {
             .map(|diagnostic| Located { location: self.files.locate_diagnostic(&diagnostic), diagnostic });
         let mut all: Vec<Located> = self.located.iter().cloned().chain(late).collect();
         Located::sort(&mut all);
+        let fleets = self.fleets.iter().map(|(id, fleet)| self.told(id, fleet, &all)).collect();
         let ready = !self.fleets.is_empty() && self.troubles.is_empty() && self.fleets.values().all(LocalFleet::ready);
-        self.say(Status { ready, fleets, diagnostics: all.iter().map(Into::into).collect() });
+        self.say(Status { ready, operator: None, fleets, diagnostics: all.iter().map(Into::into).collect() });
+    }
+
+    /// A fleet as `/status` shows it; `all` are all findings, with their places.
+    fn told(&self, id: &FleetId, fleet: &LocalFleet, all: &[Located]) -> json::Fleet {
+        let trouble = self.troubles.get(id);
+        let mut own: Vec<Diagnostic> = self.pipeline.fleet_diagnostics(id).into_iter().cloned().collect();
+        own.extend(fleet.refusals().into_iter().chain(trouble.cloned()));
+        own.extend(self.remarks.get(id).into_iter().flatten().cloned());
+        let place = |diagnostic: &Diagnostic| all.iter().find(|located| located.diagnostic == *diagnostic).map(json::Diagnostic::from);
+        let ready = trouble.is_none() && fleet.ready();
+        let (state, message) = match trouble {
+            Some(trouble) => (trouble.code.as_str(), format!("{}; {}", trouble.message, trouble.help)),
+            None if ready => (conditions::REASON_AS_ASKED, "the fleet serves as asked".to_owned()),
+            None => (conditions::REASON_REPLICAS_NOT_READY, "not all replicas serve what they should yet".to_owned()),
+        };
+        json::Fleet {
+            class: self.pipeline.deployment(id).map(|deployment| deployment.spec.ingress_class_name.clone()).unwrap_or_default(),
+            ready: Some(ready),
+            state: Some(state.to_owned()),
+            message: Some(message),
+            worst: worst(&own).into_iter().filter_map(place).collect(),
+            ..fleet.status()
+        }
     }
 
     fn say(&self, now: Status) {

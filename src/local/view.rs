@@ -221,6 +221,7 @@ mod tests {
             listeners: vec![listener("127.0.0.1:8080")],
             replicas: vec![replica("public-0", true), replica("public-1", false)],
             urls: vec!["http://shop.localhost:8080/".into()],
+            ..Fleet::default()
         };
         let diagnostic = Diagnostic {
             code: "NotFound".into(),
@@ -232,7 +233,7 @@ mod tests {
             file: Some("a.yaml".into()),
             line: Some(3),
         };
-        Status { ready: false, fleets: vec![fleet], diagnostics: vec![diagnostic] }
+        Status { ready: false, fleets: vec![fleet], diagnostics: vec![diagnostic], ..Status::default() }
     }
 
     fn shown(status: Status) -> Shown {

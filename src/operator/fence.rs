@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
 /// Questions that are asked by creating an object that nobody keeps: every replica may ask them.
-const QUESTIONS: [&str; 2] = ["/apis/authentication.k8s.io/v1/tokenreviews", "/apis/authorization.k8s.io/v1/subjectaccessreviews"];
+pub(super) const QUESTIONS: [&str; 2] =
+    ["/apis/authentication.k8s.io/v1/tokenreviews", "/apis/authorization.k8s.io/v1/subjectaccessreviews"];
 
 /// A write was not sent, or its answer was not waited for, because this replica does not lead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

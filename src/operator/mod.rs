@@ -7,9 +7,11 @@ mod authority;
 mod document;
 pub mod fence;
 mod fleets;
+mod history;
 mod keys;
 mod leading;
 pub mod lease;
+mod metrics;
 mod numbers;
 mod observed;
 pub mod rbac;
@@ -17,6 +19,10 @@ mod report;
 mod run;
 mod settings;
 mod stage;
+mod writes;
+
+#[cfg(test)]
+mod tests;
 
 pub use run::{OperatorError, run};
 pub use settings::{AGENTS_SERVICE, AUTHORITY_SECRET, LEASE, Settings};

@@ -26,7 +26,10 @@ pub(super) struct Moment {
 
 impl Moment {
     pub(super) fn now() -> Self {
-        Self { wall: Timestamp::now(), clock: tokio::time::Instant::now() }
+        // whole seconds, as the API server keeps them: what comes back is what was written
+        let wall = Timestamp::now();
+        let wall = Timestamp::from_second(wall.as_second()).unwrap_or(wall);
+        Self { wall, clock: tokio::time::Instant::now() }
     }
 
     fn at(self, clock: tokio::time::Instant) -> Timestamp {

@@ -2,17 +2,20 @@
 
 use super::document::document;
 use super::observed::{self, Moment};
-use super::stage::{FleetView, Translated};
+use super::stage::{BackendView, FleetView, Translated};
 use crate::api::{IngressDeploymentStatus, crd::IngressDeploymentResource};
 use crate::delivery::feed::{AgentReport, Agents};
+use crate::fleet::apply::FleetKey;
 use crate::fleet::build::selector_text;
 use crate::fleet::controller::{FleetState, States};
+use crate::ingest::cluster::SeenBackend;
 use crate::model::FleetId;
-use crate::report::{Diagnostic, ObjectRef, Severity, codes};
+use crate::report::{Diagnostic, Kind, ObjectRef, Severity, codes};
+use crate::status::backend;
 use crate::status::fleet::{Address, Observed, Pod, status};
 use crate::status::ingress::{Ingresses, Point};
-use crate::status::json::Status;
-use crate::status::writer::{FleetStatus, Reports, Writer};
+use crate::status::json::{Operator, Status};
+use crate::status::writer::{BackendReport, FleetStatus, Reports, Writer};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
 use serde::de::DeserializeOwned;
@@ -34,6 +37,8 @@ pub(super) struct Sources {
     pub(super) agents: watch::Receiver<Agents>,
     pub(super) states: watch::Receiver<Arc<States>>,
     pub(super) leads: Box<dyn Fn() -> bool + Send + Sync>,
+    /// The name of this pod.
+    pub(super) pod: String,
 }
 
 /// Tells `/status` at every replica, and the cluster at the one that leads.
@@ -49,11 +54,21 @@ pub(super) async fn tell(
     loop {
         let (translated, agents) = (sources.translated.borrow_and_update().clone(), sources.agents.borrow_and_update().clone());
         let states = sources.states.borrow_and_update().clone();
-        told.send_replace(Arc::new(document(&translated, &agents)));
-        if (sources.leads)() && translated.whole {
-            let reports = reports(&translated, &agents, &states, &ingresses, started);
+        let (leads, whole) = ((sources.leads)(), translated.whole);
+        let operator = Operator { pod: sources.pod.clone(), leads, whole };
+        if leads && whole {
+            let now = Moment::now();
+            let looked = look(&translated, &agents, &states, started, now);
+            let findings = findings(&translated, &looked);
+            told.send_replace(Arc::new(document(operator, &translated, &agents, &looked, &findings)));
+            for (fleet, looked) in &looked {
+                reach(&super::stage::object_of(fleet), looked, &ingresses);
+            }
+            let backends = backends(&translated, &findings, now);
+            let reports = Reports { fleets: statuses(looked), backends, findings: Arc::new(findings) };
             due = writing.get_or_insert_with(&writer).pass(&reports).await;
         } else {
+            told.send_replace(Arc::new(document(operator, &translated, &agents, &BTreeMap::new(), &translated.findings)));
             // whoever leads next begins with what the objects say then
             writing = None;
         }
@@ -69,29 +84,85 @@ pub(super) async fn tell(
     }
 }
 
-fn reports(translated: &Translated, agents: &Agents, states: &States, ingresses: &Mutex<Ingresses>, started: Instant) -> Reports {
-    let now = Moment::now();
-    let mut fleets = BTreeMap::new();
-    let mut findings: Vec<Diagnostic> = translated.findings.to_vec();
-    for (key, state) in states {
+/// One fleet, by the word of all who know something of it.
+pub(super) struct Looked<'l> {
+    state: &'l FleetState,
+    /// What the cluster says, if that can be read.
+    reading: Option<Reading<'l>>,
+    /// What was found while it was brought about and served.
+    beside: Vec<Diagnostic>,
+    /// Everything that was found about it and what it serves.
+    pub(super) own: Vec<Diagnostic>,
+    /// What its status should say; `None` before it was looked at.
+    pub(super) wanted: Option<IngressDeploymentStatus>,
+}
+
+impl Looked<'_> {
+    pub(super) fn class(&self) -> Option<String> {
+        self.reading.as_ref().map(|reading| reading.spec.ingress_class_name.clone())
+    }
+
+    pub(super) fn desired(&self) -> Option<u32> {
+        self.reading.as_ref().map(|reading| desired(&reading.spec, self.state))
+    }
+
+    pub(super) fn pods(&self) -> &[Pod] {
+        self.reading.as_ref().map_or(&[], |reading| &reading.pods)
+    }
+}
+
+fn look<'l>(
+    translated: &'l Translated,
+    agents: &Agents,
+    states: &'l States,
+    started: Instant,
+    now: Moment,
+) -> BTreeMap<FleetId, Looked<'l>> {
+    let one = |(key, state): (&FleetKey, &'l FleetState)| {
         let fleet = FleetId { namespace: key.namespace.as_str().into(), name: key.name.as_str().into() };
-        let object = key.object();
         let beside: Vec<Diagnostic> = state.problems.iter().chain(&state.refused).cloned().chain(refusals(&fleet, agents)).collect();
         let reading = Reading::of(&fleet, state, translated, agents, started, now);
         let translated_ones = reading.as_ref().and_then(|reading| reading.view).map(|view| view.findings.iter());
         let mut own: Vec<Diagnostic> = translated_ones.into_iter().flatten().chain(&beside).cloned().collect();
         own.sort();
         own.dedup();
-        findings.extend(beside);
-        let Some(reading) = reading else { continue };
-        reach(&object, state, &reading, ingresses);
-        if state.generation > 0 {
-            fleets.insert(object, FleetStatus { wanted: reading.status(state, &fleet, &own, now), says: reading.says });
-        }
+        let wanted = reading.as_ref().filter(|_| state.generation > 0).map(|reading| reading.status(state, &fleet, &own, now));
+        (fleet, Looked { state, reading, beside, own, wanted })
+    };
+    states.iter().map(one).collect()
+}
+
+/// All findings, each once, in order.
+fn findings(translated: &Translated, looked: &BTreeMap<FleetId, Looked<'_>>) -> Vec<Diagnostic> {
+    let beside = looked.values().flat_map(|looked| &looked.beside);
+    let mut all: Vec<Diagnostic> = translated.findings.iter().chain(beside).cloned().collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// What fleets say and should say.
+fn statuses(looked: BTreeMap<FleetId, Looked<'_>>) -> BTreeMap<ObjectRef, FleetStatus> {
+    let status = |(fleet, looked): (FleetId, Looked<'_>)| {
+        Some((super::stage::object_of(&fleet), FleetStatus { wanted: looked.wanted?, says: looked.reading?.says }))
+    };
+    looked.into_iter().filter_map(status).collect()
+}
+
+/// What `Backend`s of ours should say. Those of other controllers are theirs to write.
+fn backends(translated: &Translated, findings: &[Diagnostic], now: Moment) -> BTreeMap<ObjectRef, BackendReport> {
+    let mut found: BTreeMap<&ObjectRef, Vec<&Diagnostic>> = BTreeMap::new();
+    for finding in findings.iter().filter(|finding| finding.object.kind == Kind::Backend) {
+        found.entry(&finding.object).or_default().push(finding);
     }
-    findings.sort();
-    findings.dedup();
-    Reports { fleets, findings: Arc::new(findings) }
+    let report = |(object, view): (&ObjectRef, &BackendView)| {
+        let SeenBackend { uid, generation, status: says } = &view.seen;
+        let findings = found.get(object).map_or(&[][..], Vec::as_slice);
+        let observed = backend::Observed { generation: *generation, uses: view.uses, used_by: &view.used_by, findings };
+        let wanted = backend::status(&observed, says, now.wall);
+        (object.clone(), BackendReport { uid: uid.clone(), says: says.clone(), wanted })
+    };
+    translated.backends.iter().map(report).collect()
 }
 
 /// One fleet as it was read.
@@ -167,8 +238,9 @@ fn desired(spec: &crate::api::IngressDeploymentSpec, state: &FleetState) -> u32 
 }
 
 /// Says to the Ingresses of a fleet where it is reached: nowhere while it is deleted, or no pod serves.
-fn reach(object: &ObjectRef, state: &FleetState, reading: &Reading<'_>, ingresses: &Mutex<Ingresses>) {
-    let reachable = state.deletion.is_none() && reading.pods.iter().any(|pod| pod.serves);
+fn reach(object: &ObjectRef, looked: &Looked<'_>, ingresses: &Mutex<Ingresses>) {
+    let Some(reading) = &looked.reading else { return };
+    let reachable = looked.state.deletion.is_none() && reading.pods.iter().any(|pod| pod.serves);
     let points = match &reading.address {
         Address::Assigned(addresses) if reachable => addresses.iter().map(|text| Point::parse(text)).collect(),
         _ => Arc::from([]),

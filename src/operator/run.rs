@@ -5,10 +5,12 @@ use super::fence::Fence;
 use super::fleets::{Maker, Withdrawn};
 use super::leading;
 use super::lease::{self, Claim, Driver, Timing};
+use super::metrics::Published;
 use super::report::{self, Sources};
 use super::settings::{LEASE, Settings};
 use super::stage::{Input, Stage, Translated};
-use crate::admin::{self, Served};
+use super::writes::CountWrites;
+use crate::admin::{self, CountFrom, Served};
 use crate::api::HaproxyLine;
 use crate::delivery::identity::TokenReviews;
 use crate::delivery::{Feeds, server};
@@ -19,7 +21,7 @@ use crate::pipeline::{self, Pipeline};
 use crate::status::ingress::Ingresses;
 use crate::status::json::Status;
 use crate::status::writer::Writer;
-use crate::telemetry::{LogLevel, Metrics};
+use crate::telemetry::{LogLevel, Metrics, OperatorMetrics};
 use crate::{haproxy, translate};
 use kube::client::ClientBuilder;
 use kube::{Client, Config};
@@ -112,21 +114,32 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
         highest_term: feeds.highest_term(),
     };
     let (driver, election) = Driver::new(lease_settings);
-    let client = client(&config, Some(&Fence::new(election.claim(), &settings.namespace, LEASE)))?;
+    let mut metrics = Metrics::default();
+    let operator_metrics = OperatorMetrics::register(&mut metrics);
+    let metrics = Arc::new(metrics);
+    let client = client(&config, &Fence::new(election.claim(), &settings.namespace, LEASE), &operator_metrics)?;
     let mut parts = Parts::default();
     let (leave, mut leaving) = watch::channel(false);
     let of_election = client.clone();
     let election_task = tokio::spawn(driver.run(of_election, async move { _ = leaving.wait_for(|left| *left).await }));
 
-    let metrics = Arc::new(Metrics::default());
     let ingresses = Arc::new(Mutex::new(Ingresses::default()));
-    let stage = Stage::new(Pipeline::new(options()), feeds.clone(), ingresses.clone(), metrics.clone());
+    let stage = Stage::new(Pipeline::new(options()), feeds.clone(), ingresses.clone(), metrics.clone(), operator_metrics.clone());
     let translated = stage.translated();
     let (inputs, received) = mpsc::channel(QUEUE);
     parts.run("translation", stage.run(received));
     let watched =
         cluster::Settings { namespaces: settings.namespaces.clone(), fleets: settings.fleets.clone(), ..cluster::Settings::default() };
-    parts.run("watching", pass_on(Cluster::watch(client.clone(), watched), inputs.clone()));
+    let cluster = Cluster::watch(client.clone(), watched);
+    let published = Published {
+        health: cluster.health(),
+        inputs: inputs.downgrade(),
+        translated: translated.clone(),
+        agents: feeds.agents(),
+        ingresses: ingresses.clone(),
+        claim: election.claim(),
+    };
+    parts.run("watching", pass_on(cluster, inputs.clone()));
     parts.run("numbering", leading::follow(election.clone(), inputs, translated.clone()));
 
     let (trust, trusted) = watch::channel(None::<Trust>);
@@ -148,13 +161,17 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
         agents: feeds.agents(),
         states: observed,
         leads: Box::new(move || claim.borrow().term(Instant::now()).is_some()),
+        pod: settings.pod.clone(),
     };
     let writer = move || Writer::new(writing.clone(), pod.clone(), of_writer.clone());
     parts.run("status", report::tell(sources, writer, ingresses, document));
 
     let listener = listen(settings.admin).await?;
     let ready = readiness(translated.clone(), trusted.clone());
-    let served = Served { status: told, metrics, ready, log_level: Some(log_level), open: false };
+    let observe = Arc::new(move || published.observe(&operator_metrics));
+    // agents outlive the operator: what they count began before it
+    let count_from = CountFrom::FirstWord;
+    let served = Served { status: told, metrics, observe, count_from, ready, log_level: Some(log_level), open: false };
     parts.start("health and metrics", async move {
         admin::serve(listener, served, std::future::pending()).await.map_err(|error| error.to_string())
     });
@@ -179,12 +196,10 @@ async fn config() -> Result<Config, OperatorError> {
     Ok(config)
 }
 
-fn client(config: &Config, fence: Option<&Fence>) -> Result<Client, OperatorError> {
+/// A client whose writes are fenced, and counted with those that are held back.
+fn client(config: &Config, fence: &Fence, metrics: &OperatorMetrics) -> Result<Client, OperatorError> {
     let builder = ClientBuilder::try_from(config.clone()).map_err(|error| OperatorError::Client(error.into()))?;
-    Ok(match fence {
-        Some(fence) => builder.with_layer(fence).build(),
-        None => builder.build(),
-    })
+    Ok(builder.with_layer(fence).with_layer(&CountWrites(metrics.clone())).build())
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, OperatorError> {
@@ -192,7 +207,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, OperatorError> {
 }
 
 /// What fleets of every release line can do at least, and what they may reach.
-fn options() -> pipeline::Options {
+pub(super) fn options() -> pipeline::Options {
     pipeline::Options {
         capabilities: Box::new(|line: HaproxyLine| Capabilities::of(line.as_str().parse::<Version>().unwrap_or(FLOOR))),
         translate: translate::Options { allow_loopback: false },
@@ -246,7 +261,7 @@ async fn while_leading<F: Future<Output = ()>>(mut claim: watch::Receiver<Claim>
     }
 }
 
-async fn pass_on(mut cluster: Cluster, inputs: mpsc::Sender<Input>) {
+pub(super) async fn pass_on(mut cluster: Cluster, inputs: mpsc::Sender<Input>) {
     while let Some(batch) = cluster.next().await {
         if inputs.send(Input::Batch(batch)).await.is_err() {
             return;

@@ -3,15 +3,18 @@
 //! Every replica runs it, so that a standby has everything when it is needed. The one that leads numbers what it
 //! publishes and lets pods reload for it.
 
+use super::history::History;
 use super::numbers::Numbers;
+use crate::api::backend::BackendUse;
 use crate::delivery::feed::{Authority, Feeds, Published};
 use crate::haproxy::bundle::{Change, Digest};
-use crate::ingest::cluster::Batch;
+use crate::ingest::cluster::{Batch, SeenBackend};
 use crate::model::FleetId;
-use crate::pipeline::{FleetChange, Pipeline};
+use crate::pipeline::{FleetChange, Pipeline, Step};
 use crate::report::{Diagnostic, Kind, ObjectRef};
+use crate::status::backend::NAMED_USES;
 use crate::status::ingress::{Ingresses, Point};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, OperatorMetrics, StepLabels};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +39,8 @@ pub(super) enum Input {
 /// What a fleet is to serve.
 #[derive(Clone, Debug)]
 pub(super) struct FleetView {
+    /// Its class.
+    pub(super) class: Arc<str>,
     /// The number of its bundle; 0 while this replica does not lead.
     pub(super) generation: u64,
     pub(super) digest: Digest,
@@ -45,8 +50,21 @@ pub(super) struct FleetView {
     pub(super) bytes: usize,
     /// Since when it is to be served.
     pub(super) since: Instant,
+    /// The bundles before it.
+    pub(super) history: Arc<History>,
     /// Its findings, in order: a fleet tells those of nobody else.
     pub(super) findings: Arc<Vec<Diagnostic>>,
+}
+
+/// A `Backend` of ours.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct BackendView {
+    /// What it says of itself.
+    pub(super) seen: SeenBackend,
+    /// How many objects that fleets serve name it.
+    pub(super) uses: usize,
+    /// The first of them.
+    pub(super) used_by: Vec<BackendUse>,
 }
 
 /// What became of the world.
@@ -57,6 +75,8 @@ pub(super) struct Translated {
     pub(super) fleets: BTreeMap<FleetId, FleetView>,
     /// All findings, in order.
     pub(super) findings: Arc<Vec<Diagnostic>>,
+    /// All `Backend`s of ours.
+    pub(super) backends: Arc<BTreeMap<ObjectRef, BackendView>>,
     /// More numbers are needed.
     pub(super) numbers_low: bool,
 }
@@ -67,23 +87,37 @@ pub(super) struct Stage {
     feeds: Feeds,
     ingresses: Arc<Mutex<Ingresses>>,
     metrics: Arc<Metrics>,
+    times: OperatorMetrics,
     authority: Authority,
     numbers: Numbers,
     of_reading: Vec<Diagnostic>,
+    /// What `Backend`s of ours say of themselves.
+    backends: BTreeMap<ObjectRef, SeenBackend>,
+    /// Whether that, or who uses them, may have changed since it was gathered.
+    backends_moved: bool,
     translated: watch::Sender<Arc<Translated>>,
     state: Translated,
 }
 
 impl Stage {
-    pub(super) fn new(pipeline: Pipeline, feeds: Feeds, ingresses: Arc<Mutex<Ingresses>>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(
+        pipeline: Pipeline,
+        feeds: Feeds,
+        ingresses: Arc<Mutex<Ingresses>>,
+        metrics: Arc<Metrics>,
+        times: OperatorMetrics,
+    ) -> Self {
         Self {
             pipeline,
             feeds,
             ingresses,
             metrics,
+            times,
             authority: Authority::default(),
             numbers: Numbers::default(),
             of_reading: Vec::new(),
+            backends: BTreeMap::new(),
+            backends_moved: false,
             translated: watch::Sender::default(),
             state: Translated::default(),
         }
@@ -125,7 +159,8 @@ impl Stage {
 
     fn take(&mut self, batch: Batch) {
         let began = Instant::now();
-        let Batch { delta, addresses, findings } = batch;
+        let Batch { delta, addresses, backends, findings, since } = batch;
+        self.took("wait", began.saturating_duration_since(since));
         // what decides whose an Ingress is, beside itself
         let decides = |kind: &Kind| matches!(kind, Kind::IngressDeployment | Kind::IngressClass | Kind::Namespace);
         let fleets_moved =
@@ -133,8 +168,18 @@ impl Stage {
         if let Some(findings) = findings {
             self.of_reading = findings;
         }
-        let updates = self.pipeline.apply(delta.set, &delta.removed);
+        // what endpoints cost stays as it is
+        let has_uses = |kind: &Kind| !matches!(kind, Kind::EndpointSlice | Kind::Namespace | Kind::Secret);
+        self.backends_moved |= !backends.is_empty()
+            || delta.set.iter().any(|object| has_uses(&object.kind()))
+            || delta.removed.iter().any(|object| has_uses(&object.kind));
+        self.hear_backends(backends);
+        let mut steps = Steps { last: Instant::now(), translate: Duration::ZERO, render: Duration::ZERO };
+        let updates = self.pipeline.apply_observed(delta.set, &delta.removed, &mut |step| steps.ended(step));
+        self.took("translate", steps.translate);
+        self.took("render", steps.render);
         self.state.whole = true;
+        let published = Instant::now();
         for update in updates {
             match update.change {
                 FleetChange::Bundle(changes) => self.publish(&update.fleet, &changes),
@@ -144,19 +189,27 @@ impl Stage {
                 }
             }
         }
+        self.took("publish", published.elapsed());
         self.follow_ingresses(&delta.removed, addresses, fleets_moved);
         self.metrics.pipeline.observe(began.elapsed().as_secs_f64());
+    }
+
+    fn took(&self, step: &'static str, time: Duration) {
+        self.times.steps.get_or_create(&StepLabels { step }).observe(time.as_secs_f64());
     }
 
     fn publish(&mut self, fleet: &FleetId, changes: &[Change]) {
         let Some(bundle) = self.pipeline.bundle(fleet) else { return };
         let before = self.state.fleets.get(fleet);
+        let class = self.pipeline.deployment(fleet).map(|deployment| deployment.spec.ingress_class_name.as_str().into());
         let mut view = FleetView {
+            class: class.unwrap_or_default(),
             generation: before.map_or(0, |view| view.generation),
             digest: bundle.digest(),
             revision: before.map_or(Digest::default(), |view| view.revision),
             bytes: before.map_or(0, |view| view.bytes),
             since: before.map_or_else(Instant::now, |view| view.since),
+            history: before.map(|view| view.history.clone()).unwrap_or_default(),
             findings: before.map(|view| view.findings.clone()).unwrap_or_default(),
         };
         for change in changes {
@@ -165,6 +218,7 @@ impl Stage {
         if before.is_none_or(|before| before.digest != view.digest) {
             view.generation = if self.authority.leads { self.numbers.take().unwrap_or(0) } else { 0 };
             view.since = Instant::now();
+            Arc::make_mut(&mut view.history).push(view.digest, view.since);
             self.feeds.publish(fleet, Published { generation: view.generation, changes, bundle });
             self.release(fleet, view.generation);
         }
@@ -217,7 +271,30 @@ impl Stage {
         }
     }
 
+    fn hear_backends(&mut self, backends: Vec<(ObjectRef, Option<SeenBackend>)>) {
+        for (object, seen) in backends {
+            match seen {
+                Some(seen) => drop(self.backends.insert(object, seen)),
+                None => drop(self.backends.remove(&object)),
+            }
+        }
+    }
+
+    /// Says of every `Backend` of ours who uses it. Along with the findings: a generation without them would say too much.
+    fn gather_backends(&mut self) {
+        if !std::mem::take(&mut self.backends_moved) {
+            return;
+        }
+        let view = |(object, seen): (&ObjectRef, &SeenBackend)| {
+            let (uses, first) = self.pipeline.uses_of_backend(&object.namespace, &object.name, NAMED_USES);
+            let used_by = first.into_iter().map(|(user, overridden)| use_of(&user, &overridden)).collect();
+            (object.clone(), BackendView { seen: seen.clone(), uses, used_by })
+        };
+        self.state.backends = Arc::new(self.backends.iter().map(view).collect());
+    }
+
     fn gather_findings(&mut self) {
+        self.gather_backends();
         let mut all: Vec<Diagnostic> = self.pipeline.diagnostics().into_iter().cloned().collect();
         all.extend(self.of_reading.iter().cloned());
         all.sort();
@@ -232,6 +309,34 @@ impl Stage {
     fn tell(&mut self) {
         self.state.numbers_low = self.authority.leads && self.numbers.is_low();
         self.translated.send_replace(Arc::new(self.state.clone()));
+    }
+}
+
+fn use_of(user: &ObjectRef, overridden: &[&str]) -> BackendUse {
+    BackendUse {
+        kind: user.kind.to_string(),
+        namespace: user.namespace.to_string(),
+        name: user.name.to_string(),
+        overridden: overridden.iter().map(|field| (*field).to_owned()).collect(),
+    }
+}
+
+/// How long the steps of one change took.
+struct Steps {
+    last: Instant,
+    translate: Duration,
+    render: Duration,
+}
+
+impl Steps {
+    fn ended(&mut self, step: Step) {
+        let now = Instant::now();
+        let sum = match step {
+            Step::Translate => &mut self.translate,
+            Step::Render => &mut self.render,
+        };
+        *sum += now - self.last;
+        self.last = now;
     }
 }
 

@@ -38,6 +38,15 @@ pub struct FleetUpdate {
     pub change: FleetChange,
 }
 
+/// A part of the work, for whoever wants to know what takes how long: nothing here has a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// From the world to models.
+    Translate,
+    /// From models to bundles.
+    Render,
+}
+
 /// What becomes of a fleet.
 #[derive(Debug)]
 pub enum FleetChange {
@@ -109,6 +118,20 @@ impl Pipeline {
         self.unserved.fleet_of(&self.world, ingress)
     }
 
+    /// How many objects that fleets serve name the `Backend` `namespace/name`, and the first `most` of them: fleets, then
+    /// Ingresses, then Services, each with the fields that its annotations override.
+    pub fn uses_of_backend(&self, namespace: &Arc<str>, name: &Arc<str>, most: usize) -> (usize, Vec<(ObjectRef, Vec<&'static str>)>) {
+        // a Service may be served by several fleets; the order of kinds is that of scopes
+        let users: BTreeSet<ObjectRef> =
+            self.fleets.values().flat_map(|fleet| fleet.translator.users_of_backend(namespace, name)).collect();
+        let count = users.len();
+        let with_overridden = |user: ObjectRef| {
+            let overridden = translate::overridden_fields(&self.world, &user, namespace, name);
+            (user, overridden)
+        };
+        (count, users.into_iter().take(most).map(with_overridden).collect())
+    }
+
     /// All findings, each once, in order.
     pub fn diagnostics(&self) -> BTreeSet<&Diagnostic> {
         let of_fleets = self.fleets.values().flat_map(|fleet| fleet.translator.diagnostics().chain(fleet.renderer.findings()));
@@ -123,6 +146,16 @@ impl Pipeline {
 
     /// Takes in what changed outside, and says what that means for each fleet it touches.
     pub fn apply(&mut self, set: impl IntoIterator<Item = Object>, removed: &[ObjectRef]) -> Vec<FleetUpdate> {
+        self.apply_observed(set, removed, &mut |_| {})
+    }
+
+    /// [`Pipeline::apply`], which calls `ended` at the end of each step: the time since the call before is that step's.
+    pub fn apply_observed(
+        &mut self,
+        set: impl IntoIterator<Item = Object>,
+        removed: &[ObjectRef],
+        ended: &mut dyn FnMut(Step),
+    ) -> Vec<FleetUpdate> {
         let mut news: Vec<Changed> = removed.iter().filter_map(|object| self.world.remove(object)).collect();
         news.extend(set.into_iter().filter_map(|object| self.world.set(object)));
         if news.is_empty() {
@@ -132,17 +165,20 @@ impl Pipeline {
         let mut updates = if fleets_changed { self.admit_fleets() } else { Vec::new() };
         for (id, fleet) in &mut self.fleets {
             let touched = fleet.translator.update(&self.world, &news);
+            ended(Step::Translate);
             let mut changes = fleet.renderer.update(fleet.translator.model(), &touched);
             let own = news.iter().find(|change| is_fleet(&change.object, id));
             if own.is_some() {
                 changes = fleet.follow_line(id, &self.world, &self.options, changes);
             }
+            ended(Step::Render);
             if !changes.is_empty() || own.is_some() {
                 updates.push(FleetUpdate { fleet: id.clone(), change: FleetChange::Bundle(changes) });
             }
         }
         self.unserved.update(&self.world, &news, fleets_changed);
         self.unused.update(&self.world, &self.fleets.values().map(|fleet| &fleet.translator), &news);
+        ended(Step::Translate);
         updates
     }
 

@@ -106,6 +106,11 @@ impl Ingresses {
         self.due.iter().take(limit).map(wanted).collect()
     }
 
+    /// How many Ingresses have a status that has to be written.
+    pub fn waiting(&self) -> usize {
+        self.due.len()
+    }
+
     /// The status of `ingress` was written and says `points`.
     pub fn written(&mut self, ingress: &ObjectRef, points: Points) {
         let fleet = self.entries.get(ingress).and_then(|entry| entry.fleet.clone());

@@ -8,22 +8,52 @@ use serde::{Deserialize, Serialize};
 
 /// The whole document of `/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Status {
     /// Whether every fleet serves with all its replicas.
     pub ready: bool,
+    /// The replica of the operator that says all this; `null` in `local`.
+    pub operator: Option<Operator>,
     /// Fleets in the order of namespace and name.
     pub fleets: Vec<Fleet>,
     /// All present findings.
     pub diagnostics: Vec<Diagnostic>,
 }
 
+/// A replica of the operator. Only the one that leads knows the states and pods of fleets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Operator {
+    /// Its pod.
+    pub pod: String,
+    /// Whether it leads.
+    pub leads: bool,
+    /// Whether it has seen all objects.
+    pub whole: bool,
+}
+
 /// One fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Fleet {
     /// Namespace of the `IngressDeployment`.
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// Its class.
+    pub class: String,
+    /// Whether it is as asked: its condition `Ready`.
+    pub ready: Option<bool>,
+    /// The reason of that, in `CamelCase`.
+    pub state: Option<String>,
+    /// The message of that.
+    pub message: Option<String>,
+    /// Replicas that are wanted.
+    pub desired: Option<u64>,
+    /// Where clients connect to, without ports.
+    pub addresses: Vec<String>,
+    /// Its ten worst findings, the worst first; all are in `diagnostics` of the document.
+    pub worst: Vec<Diagnostic>,
     /// Number of the last change of sections, backends or routing maps.
     pub revision: u64,
     /// Number of the last change of anything.
@@ -77,6 +107,7 @@ impl Protocol {
 
 /// One HAProxy of a fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Replica {
     /// Its name.
     pub name: String,
@@ -84,6 +115,12 @@ pub struct Replica {
     pub zone: Option<String>,
     /// Whether it serves.
     pub ready: bool,
+    /// Whether its agent is connected.
+    pub connected: bool,
+    /// Whether it confirms what the fleet is meant to serve.
+    pub confirmed: bool,
+    /// The version of its HAProxy.
+    pub haproxy_version: Option<String>,
     /// The generation that it serves.
     pub generation: u64,
     /// Its own addresses.
@@ -99,12 +136,15 @@ pub struct Replica {
 }
 
 /// A reload and what asked for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Reload {
     /// The generation that it brought.
     pub generation: u64,
     /// Why it could not be done live.
     pub reason: String,
+    /// That in one of a dozen words, for counting.
+    pub cause: String,
 }
 
 /// A refusal of HAProxy.
@@ -119,7 +159,7 @@ pub struct Refused {
 }
 
 /// Names an object.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Object {
     /// As in a manifest's `kind`.
     pub kind: String,
@@ -136,7 +176,7 @@ impl From<&report::ObjectRef> for Object {
 }
 
 /// A finding.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Diagnostic {
     /// Stable name of the kind of finding.
     pub code: String,
@@ -229,9 +269,17 @@ mod tests {
         let finding = report::Diagnostic::error(&object, "spec", report::codes::NOT_FOUND, "no Service", "create it");
         let status = Status {
             ready: true,
+            operator: Some(Operator { pod: "haproxy-fleet-0".into(), leads: true, whole: true }),
             fleets: vec![Fleet {
                 namespace: "edge".into(),
                 name: "public".into(),
+                class: "public".into(),
+                ready: Some(true),
+                state: Some("AsAsked".into()),
+                message: Some("the fleet serves as asked".into()),
+                desired: Some(1),
+                addresses: vec!["192.0.2.1".into()],
+                worst: vec![(&report::Located::from(finding.clone())).into()],
                 urls: Vec::new(),
                 revision: 1,
                 generation: 2,
@@ -240,10 +288,13 @@ mod tests {
                 replicas: vec![Replica {
                     name: "public-0".into(),
                     ready: true,
+                    connected: true,
+                    confirmed: true,
+                    haproxy_version: Some("3.4.7".into()),
                     generation: 2,
                     listeners: vec![listener],
                     reload_count: 1,
-                    reloads: vec![Reload { generation: 2, reason: "a new listener".into() }],
+                    reloads: vec![Reload { generation: 2, reason: "a new listener".into(), cause: "section".into() }],
                     runtime_commands: 3,
                     refused: vec![Refused { generation: 1, object: Some((&object).into()), message: "no".into() }],
                     zone: None,
@@ -253,23 +304,28 @@ mod tests {
         };
         let listener = json!({"name": "http", "protocol": "HTTP", "address": "127.0.0.1:80"});
         let object = json!({"kind": "Ingress", "namespace": "shop", "name": "web"});
+        let finding = json!({
+            "code": "NotFound", "severity": "error", "object": object, "field": "spec", "message": "no Service",
+            "help": "create it", "file": null, "line": null,
+        });
         assert_eq!(
             serde_json::to_value(&status).unwrap(),
             json!({
                 "ready": true,
+                "operator": {"pod": "haproxy-fleet-0", "leads": true, "whole": true},
                 "fleets": [{
-                    "namespace": "edge", "name": "public", "urls": [], "revision": 1, "generation": 2, "digest": "00",
+                    "namespace": "edge", "name": "public", "class": "public", "ready": true, "state": "AsAsked",
+                    "message": "the fleet serves as asked", "desired": 1, "addresses": ["192.0.2.1"], "worst": [finding],
+                    "urls": [], "revision": 1, "generation": 2, "digest": "00",
                     "listeners": [listener],
                     "replicas": [{
-                        "name": "public-0", "zone": null, "ready": true, "generation": 2, "listeners": [listener], "reload_count": 1,
-                        "reloads": [{"generation": 2, "reason": "a new listener"}], "runtime_commands": 3,
+                        "name": "public-0", "zone": null, "ready": true, "connected": true, "confirmed": true, "haproxy_version": "3.4.7",
+                        "generation": 2, "listeners": [listener], "reload_count": 1,
+                        "reloads": [{"generation": 2, "reason": "a new listener", "cause": "section"}], "runtime_commands": 3,
                         "refused": [{"generation": 1, "object": object, "message": "no"}],
                     }],
                 }],
-                "diagnostics": [{
-                    "code": "NotFound", "severity": "error", "object": object, "field": "spec", "message": "no Service",
-                    "help": "create it", "file": null, "line": null,
-                }],
+                "diagnostics": [finding],
             })
         );
     }

@@ -1,13 +1,14 @@
-//! The one who writes: statuses of fleets and Ingresses, and Events.
+//! The one who writes: statuses of fleets, `Backend`s and Ingresses, and Events.
 //!
 //! Runs at the leader only; the client it is given refuses writes to anybody else. Nothing is written that is there
-//! already, and a fleet's status at most once in [`FLEET_INTERVAL`].
+//! already, and the status of a fleet or a `Backend` at most once in [`INTERVAL`].
 
 use super::conditions::transitions;
 use super::events::{Event, Events};
 use super::ingress::{Ingresses, Point, Points};
 use crate::api::IngressDeploymentStatus;
-use crate::api::crd::IngressDeploymentResource;
+use crate::api::backend::BackendStatus;
+use crate::api::crd::{BackendResource, IngressDeploymentResource};
 use crate::report::{Diagnostic, Kind, ObjectRef};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -18,18 +19,21 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind, ObjectMeta};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The status of a fleet is written at most that often.
-pub const FLEET_INTERVAL: Duration = Duration::from_secs(5);
+/// The status of a fleet, and that of a `Backend`, is written at most that often.
+pub const INTERVAL: Duration = Duration::from_secs(5);
 /// What could not be written is tried again after this long.
 const RETRY: Duration = Duration::from_secs(2);
 /// Ingresses that are written in one pass, and how many of them at a time.
 const INGRESSES: (usize, usize) = (200, 8);
+/// The same of `Backend`s.
+const BACKENDS: (usize, usize) = (200, 8);
 /// Events of one pass, and the least time between two passes that tell some.
 const EVENTS: (usize, Duration) = (20, Duration::from_secs(1));
 
@@ -42,11 +46,24 @@ pub struct FleetStatus {
     pub wanted: IngressDeploymentStatus,
 }
 
+/// What a `Backend` says, and what it should.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackendReport {
+    /// Its uid: one of the same name that comes later is another one.
+    pub uid: String,
+    /// What it says as far as is known.
+    pub says: BackendStatus,
+    /// What it should say.
+    pub wanted: BackendStatus,
+}
+
 /// Everything that is to be told.
 #[derive(Clone, Debug, Default)]
 pub struct Reports {
     /// By `IngressDeployment`.
     pub fleets: BTreeMap<ObjectRef, FleetStatus>,
+    /// By `Backend`, of our group.
+    pub backends: BTreeMap<ObjectRef, BackendReport>,
     /// All findings.
     pub findings: Arc<Vec<Diagnostic>>,
 }
@@ -59,6 +76,7 @@ pub struct Writer {
     ingresses: Arc<Mutex<Ingresses>>,
     events: Events,
     fleets: BTreeMap<ObjectRef, Written>,
+    backends: BTreeMap<ObjectRef, WrittenBackend>,
     events_due: Instant,
 }
 
@@ -68,11 +86,18 @@ struct Written {
     status: IngressDeploymentStatus,
 }
 
+/// What was written of a `Backend`.
+struct WrittenBackend {
+    at: Instant,
+    uid: String,
+    status: BackendStatus,
+}
+
 impl Writer {
     /// A writer that has written nothing. `instance` is the name of this pod.
     pub fn new(client: Client, instance: String, ingresses: Arc<Mutex<Ingresses>>) -> Self {
         let events_due = Instant::now();
-        Self { client, instance, ingresses, events: Events::default(), fleets: BTreeMap::new(), events_due }
+        Self { client, instance, ingresses, events: Events::default(), fleets: BTreeMap::new(), backends: BTreeMap::new(), events_due }
     }
 
     /// Writes what has to be written now. Returns when there is more to do; `None` if there is not.
@@ -83,6 +108,7 @@ impl Writer {
         for (fleet, status) in &reports.fleets {
             next.extend(self.fleet(fleet, status).await);
         }
+        next.extend(self.write_backends(&reports.backends).await);
         next.extend(self.write_ingresses().await);
         next.extend(self.tell_events().await);
         next.into_iter().min()
@@ -95,7 +121,7 @@ impl Writer {
         if *says == status.wanted {
             return None;
         }
-        let due = written.map(|written| written.at + FLEET_INTERVAL).filter(|due| *due > Instant::now());
+        let due = written.map(|written| written.at + INTERVAL).filter(|due| *due > Instant::now());
         if due.is_some() {
             return due;
         }
@@ -121,6 +147,44 @@ impl Writer {
     async fn patch_fleet(&self, fleet: &ObjectRef, patch: Value) -> kube::Result<()> {
         let api: Api<IngressDeploymentResource> = Api::namespaced(self.client.clone(), &fleet.namespace);
         api.patch_status(&fleet.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    }
+
+    async fn write_backends(&mut self, reports: &BTreeMap<ObjectRef, BackendReport>) -> Option<Instant> {
+        self.backends.retain(|backend, written| reports.get(backend).is_some_and(|report| report.uid == written.uid));
+        let now = Instant::now();
+        let (mut due, mut next) = (Vec::new(), None::<Instant>);
+        for (backend, report) in reports {
+            let written = self.backends.get(backend);
+            let says = written.map_or(&report.says, |written| &written.status);
+            if *says == report.wanted {
+                continue;
+            }
+            let at = written.map_or(now, |written| written.at + INTERVAL);
+            if at <= now && due.len() < BACKENDS.0 {
+                due.push((backend, report, patch(says, &report.wanted)));
+            } else {
+                next = Some(next.map_or(at, |next| next.min(at)).max(now));
+            }
+        }
+        let writes: Vec<_> = due
+            .into_iter()
+            .map(|(backend, report, patch)| {
+                let client = self.client.clone();
+                async move { (backend, report, patch_backend(client, backend, patch).await) }
+            })
+            .collect();
+        let done: Vec<_> = futures::stream::iter(writes).buffer_unordered(BACKENDS.1).collect().await;
+        for (backend, report, result) in done {
+            if let Err(error) = result {
+                tracing::warn!(%backend, %error, "its status cannot be written; trying again");
+                let again = Instant::now() + RETRY;
+                next = Some(next.map_or(again, |next| next.min(again)));
+                continue;
+            }
+            let written = WrittenBackend { at: Instant::now(), uid: report.uid.clone(), status: report.wanted.clone() };
+            self.backends.insert(backend.clone(), written);
+        }
+        next
     }
 
     async fn write_ingresses(&self) -> Option<Instant> {
@@ -240,9 +304,18 @@ fn served_as(kind: &Kind) -> Option<(&'static str, &'static str)> {
     })
 }
 
+async fn patch_backend(client: Client, backend: &ObjectRef, patch: Value) -> kube::Result<()> {
+    let api: Api<BackendResource> = Api::namespaced(client, &backend.namespace);
+    match api.patch_status(&backend.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        // it is gone, and so is what it should say
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        done => done.map(drop),
+    }
+}
+
 /// What takes a status from `says` to `wanted`. Not a server-side apply: conditions that the schema puts there by default
 /// are nobody's, and would stay.
-fn patch(says: &IngressDeploymentStatus, wanted: &IngressDeploymentStatus) -> Value {
+fn patch<S: Serialize>(says: &S, wanted: &S) -> Value {
     let (before, mut status) = (json!(says), json!(wanted));
     if let (Some(before), Some(status)) = (before.as_object(), status.as_object_mut()) {
         for field in before.keys() {

@@ -4,4 +4,7 @@ mod logging;
 mod metrics;
 
 pub use logging::{LogLevel, LogLevelError, log_json_to_stderr, log_to_stderr};
-pub use metrics::{FleetLabels, Metrics, SeverityLabels};
+pub use metrics::{
+    Described, DiagnosticLabels, FleetLabels, Labels, Metrics, OperatorMetrics, ReloadLabels, ResourceLabels, Seconds, StepLabels,
+    WatchLabels, WriteLabels, set_counter,
+};

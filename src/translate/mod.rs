@@ -34,9 +34,9 @@ pub use fleet::{CERTIFICATES, HTTP, HTTPS, TABLE};
 pub use shards::{Place, places, takes};
 
 use crate::model::{FleetId, Model, Touched};
-use crate::report::Diagnostic;
-use crate::world::{Changed, World};
-use state::State;
+use crate::report::{Diagnostic, Kind, ObjectRef};
+use crate::world::{Changed, Reference, World};
+use state::{Dependent, State};
 use std::sync::Arc;
 
 /// What the surroundings allow.
@@ -87,6 +87,24 @@ impl Translator {
         self.state.as_ref().is_some_and(|state| state.records.policies.contains_key(&(namespace.clone(), name.clone())))
     }
 
+    /// Which objects of the fleet name the `Backend` `namespace/name`: its `IngressDeployment`, Ingresses, Services.
+    pub fn users_of_backend(&self, namespace: &Arc<str>, name: &Arc<str>) -> impl Iterator<Item = ObjectRef> {
+        let reference = Reference::Object(ObjectRef::new(Kind::Backend, namespace.clone(), name.clone()));
+        self.state.iter().flat_map(move |state| {
+            let users: Vec<ObjectRef> = state
+                .index
+                .dependents(&reference)
+                .filter_map(|dependent| match dependent {
+                    Dependent::Fleet => state.fleet.object.clone(),
+                    Dependent::Service(key) => Some(ObjectRef::new(Kind::Service, key.0.clone(), key.1.clone())),
+                    Dependent::Ingress(key) => Some(ObjectRef::new(Kind::Ingress, key.0.clone(), key.1.clone())),
+                    Dependent::Policy(_) => None,
+                })
+                .collect();
+            users
+        })
+    }
+
     /// What is wrong with the objects that concern the fleet, in an order that depends on nothing but them.
     /// Objects that several fleets use are told by each of them.
     pub fn diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
@@ -97,4 +115,9 @@ impl Translator {
 /// What is wrong with the `Backend` `namespace/name` in itself, whoever uses it.
 pub fn check_backend(world: &World, namespace: &Arc<str>, name: &Arc<str>) -> Vec<Diagnostic> {
     backend_cr::read(world, &(namespace.clone(), name.clone())).diagnostics
+}
+
+/// Top-level fields of the `Backend` `namespace/name` that annotations of `user` override, which names it.
+pub fn overridden_fields(world: &World, user: &ObjectRef, namespace: &Arc<str>, name: &Arc<str>) -> Vec<&'static str> {
+    backend_cr::overridden(world, user, &(namespace.clone(), name.clone()))
 }

@@ -2,6 +2,7 @@
 
 use haproxy_fleet::api::crds;
 use haproxy_fleet::haproxy::shape::{Part, table};
+use haproxy_fleet::telemetry::{Metrics, OperatorMetrics};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
 use std::fmt::Write;
 use std::path::Path;
@@ -45,6 +46,34 @@ fn the_page_on_policies_prints_the_table_that_splits_them() {
         writeln!(text, "| `{}` | {} | {} | {} |", row.field, word(row.since_3_4), word(row.before), row.directives).unwrap();
     }
     check("policies.md", &text);
+}
+
+#[test]
+fn the_page_on_metrics_prints_what_is_registered() {
+    let mut metrics = Metrics::default();
+    let both = metrics.described().len();
+    OperatorMetrics::register(&mut metrics);
+    let mut text = "# Metrics\n\n\
+        `/metrics` of `haproxy-fleet operator` (port 8080 of its pods) and of `haproxy-fleet local --admin ADDR`, in the OpenMetrics\n\
+        text format. What HAProxy itself counts is served by the pods of a fleet.\n\n\
+        Every replica of the operator tells what it sees: for a fleet take the greatest over replicas, as in\n\
+        `max by (namespace, fleet) (haproxy_fleet_lag_seconds)`. `namespace` and `fleet` are those of an IngressDeployment, `resource` and\n\
+        `kind` those of kinds of objects: no label holds what somebody may choose who may not create fleets.\n\n\
+        - Steps (`haproxy_fleet_step_seconds`): `wait` is from the first event of a batch until it is taken, `translate` and `render` are\n  \
+        the pipeline, `publish` makes it what agents are sent. `haproxy_fleet_pipeline_seconds` is all but `wait`.\n\
+        - Reasons of reloads: `shape`, `section`, `file`, `backend`, `server`, `certificate` ask for one by what changed;\n  \
+        `refused-live`, `connection` and `drift` are repairs, `start` is the first configuration, `several` more than one of these.\n\
+        - A watch is `up`, `starting` (it has not told all there is), `failing`, `forbidden` (401, 403) or `absent` (no such kind).\n\
+        - Writes are `done`, in `conflict` (409), `forbidden` (401, 403), `refused` (other 4xx), `failed` (5xx or no answer), or `fenced`:\n  \
+        held back, as the replica did not lead. Statuses are those with `resource=~\".*/status\"`.\n\n\
+        | metric | type | labels | in `local` | what it says |\n|---|---|---|---|---|\n"
+        .to_owned();
+    for (number, metric) in metrics.described().iter().enumerate() {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let local = if number < both { "yes" } else { "" };
+        writeln!(text, "| `{}` | {} | {} | {local} | {} |", metric.name, metric.kind, labels.join(", "), metric.help).unwrap();
+    }
+    check("metrics.md", &text);
 }
 
 #[test]

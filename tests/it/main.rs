@@ -33,6 +33,7 @@ mod rig;
 mod running;
 mod seeds;
 mod site;
+mod status_command;
 mod support;
 mod traffic;
 mod validating;

@@ -12,7 +12,7 @@ pub struct BackendStatus {
     /// The generation of the spec that this status is about; -1 before the operator has seen it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How many objects name it.
+    /// How many objects name it, of those that fleets serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses: Option<i32>,
     /// The first 32 of them, by scope, namespace and name.
@@ -26,8 +26,7 @@ pub struct BackendStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// An object that names the Backend, and what of it decides there: of several Backends the nearest wins field by field,
-/// Service over Ingress over fleet.
+/// An object that names the Backend. Of several Backends the nearest wins field by field: Service over Ingress over fleet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendUse {
@@ -40,7 +39,7 @@ pub struct BackendUse {
     /// Its name.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Top-level fields of the Backend that something nearer overrides there.
+    /// Top-level fields of the Backend that annotations of that object override.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
     pub overridden: Vec<String>,

@@ -40,6 +40,34 @@ enum What {
 const FLEETS: &str = "IngressDeployment";
 const PODS: &str = "Pod";
 
+/// Failures in a row that are not worth a word.
+const HICCUPS: u32 = 2;
+
+/// Tells once that a watch is lost, and once that it is back.
+struct Loss {
+    kind: &'static str,
+    namespace: String,
+    failures: u32,
+}
+
+impl Loss {
+    fn failed(&mut self, error: &watcher::Error) {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures == HICCUPS + 1 {
+            let Self { kind, namespace, .. } = self;
+            tracing::warn!(kind, namespace, %error, "what fleets are made of cannot be followed; trying again");
+        } else {
+            tracing::debug!(kind = self.kind, %error, "a watch has to begin again");
+        }
+    }
+
+    fn works(&mut self) {
+        if std::mem::take(&mut self.failures) > HICCUPS {
+            tracing::info!(kind = self.kind, namespace = self.namespace, "what fleets are made of is followed again");
+        }
+    }
+}
+
 /// Starts a watch for each kind and namespace.
 pub(super) fn start(client: &Client, namespaces: Option<&BTreeSet<String>>, news: &mpsc::Sender<News>, watches: &mut JoinSet<()>) {
     let fleets = (crate::api::API_VERSION, FLEETS, "ingressdeployments", true);
@@ -67,7 +95,12 @@ async fn follow(
 ) {
     let mut events = std::pin::pin!(events.default_backoff());
     let mut initial = Vec::new();
+    let mut loss = Loss { kind, namespace: namespace.clone(), failures: 0 };
     while let Some(event) = events.next().await {
+        // that a list begins says nothing: it is told before the server was asked
+        if matches!(event, Ok(ref event) if !matches!(event, watcher::Event::Init)) {
+            loss.works();
+        }
         let what = match event {
             Ok(watcher::Event::Init) => {
                 initial.clear();
@@ -81,7 +114,7 @@ async fn follow(
             Ok(watcher::Event::Apply(object)) => What::Is(lean(&object)),
             Ok(watcher::Event::Delete(object)) => What::Gone(lean(&object)),
             Err(error) => {
-                tracing::debug!(kind, %error, "a watch has to begin again");
+                loss.failed(&error);
                 continue;
             }
         };

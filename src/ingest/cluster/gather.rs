@@ -1,8 +1,8 @@
 //! What all watches together say: which objects there are, and from when on that is the whole truth. Pure.
 
-use super::Settings;
 use super::source::{Resource, Source};
 use super::watch::{Found, News};
+use super::{SeenBackend, Settings};
 use crate::ingest::Delta;
 use crate::ingest::object::Read;
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
@@ -82,6 +82,9 @@ pub(super) struct Gather {
     set: BTreeMap<ObjectRef, Object>,
     removed: BTreeSet<ObjectRef>,
     addresses: BTreeMap<ObjectRef, Box<[Box<str>]>>,
+    backends: BTreeMap<ObjectRef, Option<SeenBackend>>,
+    /// Changes that a later one of the same object overtook.
+    coalesced: u64,
 }
 
 impl Gather {
@@ -98,6 +101,8 @@ impl Gather {
             set: BTreeMap::new(),
             removed: BTreeSet::new(),
             addresses: BTreeMap::new(),
+            backends: BTreeMap::new(),
+            coalesced: 0,
         }
     }
 
@@ -143,7 +148,10 @@ impl Gather {
                 }
             }
             News::Found(found) => {
-                let Found { read, addresses } = *found;
+                let Found { read, addresses, backend } = *found;
+                if let Some(backend) = backend {
+                    self.backends.insert(read.reference.clone(), Some(*backend));
+                }
                 if source.resource == Resource::Ingresses {
                     self.addresses.insert(read.reference.clone(), addresses);
                 }
@@ -190,8 +198,12 @@ impl Gather {
         } else if resource == Resource::Backends {
             self.preferred.insert(reference.clone());
         }
-        self.removed.remove(&reference);
-        self.set.insert(reference, object);
+        self.put(reference, object);
+    }
+
+    fn put(&mut self, reference: ObjectRef, object: Object) {
+        let overtaken = self.removed.remove(&reference);
+        self.coalesced += u64::from(self.set.insert(reference, object).is_some() || overtaken);
     }
 
     fn count(&mut self, object: &ObjectRef, change: fn(&mut Near, &Arc<str>)) {
@@ -227,16 +239,16 @@ impl Gather {
                 return;
             }
         } else if source.resource == Resource::Backends {
+            self.backends.insert(object.clone(), None);
             self.preferred.remove(object);
             if let Some(instead) = self.stand_ins.get(object) {
-                self.removed.remove(object);
-                self.set.insert(object.clone(), instead.clone());
+                self.put(object.clone(), instead.clone());
                 return;
             }
         }
-        self.set.remove(object);
+        let overtaken = self.set.remove(object).is_some();
         self.addresses.remove(object);
-        self.removed.insert(object.clone());
+        self.coalesced += u64::from(!self.removed.insert(object.clone()) || overtaken);
     }
 
     /// Whether every source has told all it has, or that it has nothing to tell: before that, what is missing may be
@@ -265,9 +277,24 @@ impl Gather {
         std::mem::take(&mut self.addresses).into_iter().collect()
     }
 
+    /// What `Backend`s of ours say of themselves that were heard of since it was last taken.
+    pub(super) fn backends(&mut self) -> Vec<(ObjectRef, Option<SeenBackend>)> {
+        std::mem::take(&mut self.backends).into_iter().collect()
+    }
+
+    /// Changes that were not taken yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.set.len() + self.removed.len()
+    }
+
+    /// Changes that a later one of the same object overtook before they were taken.
+    pub(super) fn coalesced(&self) -> u64 {
+        self.coalesced
+    }
+
     /// Whether there is something to tell.
     pub(super) fn has_news(&self) -> bool {
-        self.findings_changed || !self.addresses.is_empty() || !self.set.is_empty() || !self.removed.is_empty()
+        self.findings_changed || !self.addresses.is_empty() || !self.backends.is_empty() || !self.set.is_empty() || !self.removed.is_empty()
     }
 
     /// All findings, in order, if they differ from those that were last taken.

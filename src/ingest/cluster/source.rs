@@ -75,6 +75,15 @@ impl Resource {
         }
     }
 
+    /// `PLURAL.GROUP`; the plural alone for the core group.
+    pub(super) fn qualified(self) -> String {
+        let (api_version, _, plural) = self.names();
+        match api_version.split_once('/') {
+            Some((group, _)) => format!("{plural}.{group}"),
+            None => plural.to_owned(),
+        }
+    }
+
     /// As the client names it.
     pub(super) fn api_resource(self) -> ApiResource {
         let (api_version, kind, plural) = self.names();

@@ -1,11 +1,14 @@
 //! One watch: it lists, follows, and starts again when it has to.
 
+use super::SeenBackend;
 use super::source::{Raw, Resource, Source};
+use crate::api::backend::BackendStatus;
 use crate::ingest::object::{self, Read, json};
 use crate::report::{Kind, ObjectRef};
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event, InitialListStrategy, watcher};
 use kube::{Api, Client, ResourceExt};
+use serde::Deserialize;
 use serde_json::Value;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -52,6 +55,8 @@ pub(super) struct Found {
     pub(super) read: Read,
     /// Where its status says that clients connect to: that of an Ingress, nothing for others.
     pub(super) addresses: Box<[Box<str>]>,
+    /// What it says of itself, if it is a `Backend` of ours.
+    pub(super) backend: Option<Box<SeenBackend>>,
 }
 
 /// Why a watch does not go on.
@@ -181,7 +186,18 @@ pub(super) fn found(resource: Resource, value: &Value) -> Found {
     let points = value.pointer("/status/loadBalancer/ingress").filter(|_| resource == Resource::Ingresses);
     let text = |point: &Value| point.get("ip").or_else(|| point.get("hostname"))?.as_str().map(Box::from);
     let addresses = points.and_then(Value::as_array).into_iter().flatten().filter_map(text).collect();
-    Found { read, addresses }
+    let backend = (resource == Resource::Backends).then(|| Box::new(seen_backend(value)));
+    Found { read, addresses, backend }
+}
+
+fn seen_backend(value: &Value) -> SeenBackend {
+    let text = |path: &str| value.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+    SeenBackend {
+        uid: text("/metadata/uid"),
+        generation: value.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0),
+        // one that cannot be read is written anew
+        status: value.get("status").and_then(|status| BackendStatus::deserialize(status).ok()).unwrap_or_default(),
+    }
 }
 
 fn reference(resource: Resource, raw: &Raw) -> ObjectRef {

@@ -39,6 +39,37 @@ pub(super) fn missing(object: &ObjectRef, backend: &ObjectRef) -> Diagnostic {
     )
 }
 
+/// What a native key and a field of a `Backend` both say.
+struct Overlap {
+    key: &'static str,
+    field: &'static str,
+    by_key: Millis,
+    by_field: Millis,
+}
+
+/// Everything that native keys and a `Backend` both say: the native keys win.
+fn overlaps(native: &Policy, backend: &Policy) -> impl Iterator<Item = Overlap> {
+    let both = [
+        ("timeout-server", "server_timeout", native.server_timeout, backend.server_timeout),
+        ("timeout-connect", "connect_timeout", native.connect_timeout, backend.connect_timeout),
+    ];
+    both.into_iter().filter_map(|(key, field, by_key, by_field)| Some(Overlap { key, field, by_key: by_key?, by_field: by_field? }))
+}
+
+/// Top-level fields of the `Backend` named `backend` that native keys of `user` override, an Ingress or a Service.
+pub(super) fn overridden(world: &World, user: &ObjectRef, backend: &Key) -> Vec<&'static str> {
+    let (namespace, name) = (&*user.namespace, &*user.name);
+    let meta = match user.kind {
+        Kind::Ingress => world.ingress(namespace, name).map(|ingress| &ingress.meta),
+        Kind::Service => world.service(namespace, name).map(|service| &service.meta),
+        _ => None,
+    };
+    let Some(meta) = meta else { return Vec::new() };
+    // whoever translates the object tells what is wrong with it
+    let native = super::annotations::read(user, meta.annotations.iter(), &mut Vec::new());
+    overlaps(&native.policy, &read(world, backend).policy).map(|overlap| overlap.field).collect()
+}
+
 /// Tells of fields that a native key and the `Backend` of one object both set: the native key wins.
 pub(super) fn tell_overlap(
     object: &ObjectRef,
@@ -47,14 +78,8 @@ pub(super) fn tell_overlap(
     reference: &ObjectRef,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
-    let both = [
-        ("timeout-server", "server_timeout", native.server_timeout, backend.server_timeout),
-        ("timeout-connect", "connect_timeout", native.connect_timeout, backend.connect_timeout),
-    ];
-    for (key, field, by_key, by_field) in both {
-        if let (Some(a), Some(b)) = (by_key, by_field)
-            && a != b
-        {
+    for Overlap { key, field, by_key: a, by_field: b } in overlaps(native, backend) {
+        if a != b {
             diagnostics.push(Diagnostic::warning(
                 object,
                 super::annotations::field(&format!("haproxy-fleet.dev/{key}")),

@@ -225,3 +225,23 @@ fn fleets_stay_while_an_api_server_that_just_started_does_not_know_their_kind() 
     list(&mut gather, &source, Vec::new());
     assert_eq!(gather.delta().removed.len(), 1, "once the kind is known again, what is gone is gone");
 }
+
+#[test]
+fn what_a_backend_of_ours_says_of_itself_is_passed_on_and_what_others_say_is_not() {
+    let mut gather = whole();
+    let (ours, theirs) = (everywhere(Resource::Backends), everywhere(Resource::HaproxyOrgBackends));
+    let backend = |resource| {
+        let metadata = json!({"namespace": "a", "name": "policy", "uid": "1-2", "generation": 4});
+        object(resource, "a", "policy", &json!({"metadata": metadata, "spec": {}, "status": {"uses": 7}}))
+    };
+    gather.hear(&theirs, backend(Resource::HaproxyOrgBackends));
+    assert_eq!(gather.backends(), []);
+    gather.hear(&ours, backend(Resource::Backends));
+    let reference = ObjectRef::new(Kind::Backend, "a", "policy");
+    let seen = gather.backends();
+    let (object, said) = &seen[0];
+    let said = said.as_ref().unwrap();
+    assert_eq!((object, said.uid.as_str(), said.generation, said.status.uses), (&reference, "1-2", 4, Some(7)));
+    gather.hear(&ours, News::Gone(reference.clone()));
+    assert_eq!(gather.backends(), [(reference, None)]);
+}

@@ -1,0 +1,266 @@
+//! From watches to statuses against an API server in the process.
+
+#![allow(clippy::unwrap_used)]
+
+use super::report::{Sources, tell};
+use super::run::{options, pass_on};
+use super::stage::Stage;
+use crate::delivery::Feeds;
+use crate::fleet::apply::FleetKey;
+use crate::fleet::controller::{FleetState, States};
+use crate::ingest::cluster::{self, Cluster};
+use crate::pipeline::Pipeline;
+use crate::status::ingress::Ingresses;
+use crate::status::json::Status;
+use crate::status::writer::{INTERVAL, Writer};
+use crate::telemetry::{Metrics, OperatorMetrics};
+use fleet_api_server::faults::{Action, Faults, Matcher, Plan};
+use fleet_api_server::{ApiServer, Verb};
+use kube::Client;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tower::Layer;
+
+const GROUP: &str = "haproxy-fleet.dev/v1alpha1";
+const THEIRS: &str = "ingress.v3.haproxy.org/v3";
+
+/// A cluster, and of an operator what says how `Backend`s are.
+struct Rig {
+    server: ApiServer,
+    states: watch::Sender<Arc<States>>,
+    told: watch::Receiver<Arc<Status>>,
+    _parts: JoinSet<()>,
+}
+
+fn put(server: &ApiServer, (api_version, kind): (&str, &str), name: &str, rest: &Value) {
+    let mut object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": "shop", "name": name}});
+    for (field, value) in rest.as_object().unwrap() {
+        if field == "annotations" {
+            object["metadata"][field] = value.clone();
+        } else {
+            object[field] = value.clone();
+        }
+    }
+    server.put(&object).unwrap();
+}
+
+/// A server with a fleet that serves one Service, which names the Backend `cart`.
+fn cluster() -> ApiServer {
+    let server = ApiServer::new();
+    for definition in crate::api::crd::crds() {
+        assert!(server.define(&json!(definition)));
+    }
+    assert!(server.define(&json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "backends.ingress.v3.haproxy.org"},
+        "spec": {"group": "ingress.v3.haproxy.org", "names": {"kind": "Backend", "plural": "backends"}, "scope": "Namespaced",
+            "versions": [{"name": "v3", "served": true, "storage": true, "subresources": {"status": {}}}]},
+    })));
+    server.put(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})).unwrap();
+    put(&server, (GROUP, "IngressDeployment"), "edge", &json!({"spec": {"ingressClassName": "edge"}}));
+    put(&server, (GROUP, "Backend"), "cart", &json!({"spec": {"retries": 2, "server_timeout": 5000}}));
+    put(&server, (GROUP, "Backend"), "idle", &json!({"spec": {"retries": 2}}));
+    put(&server, (THEIRS, "Backend"), "foreign", &json!({"spec": {"retries": 2}}));
+    let names = json!({"haproxy-fleet.dev/backend": "cart", "haproxy-fleet.dev/timeout-server": "7s"});
+    put(&server, ("v1", "Service"), "cart", &json!({"annotations": names, "spec": {"ports": [{"port": 80}]}}));
+    let to = |service: &str| {
+        let backend = json!({"service": {"name": service, "port": {"number": 80}}});
+        json!({"http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}})
+    };
+    let route = json!({"spec": {"ingressClassName": "edge", "rules": [to("cart")]}});
+    put(&server, ("networking.k8s.io/v1", "Ingress"), "web", &route);
+    server
+}
+
+impl Rig {
+    fn start(server: ApiServer) -> Self {
+        let mut metrics = Metrics::default();
+        let times = OperatorMetrics::register(&mut metrics);
+        let (feeds, ingresses) = (Feeds::new(), Arc::new(Mutex::new(Ingresses::default())));
+        let stage = Stage::new(Pipeline::new(options()), feeds.clone(), ingresses.clone(), Arc::new(metrics), times);
+        let (states, observed) = watch::channel(Arc::new(States::new()));
+        let sources = Sources {
+            translated: stage.translated(),
+            agents: feeds.agents(),
+            states: observed,
+            leads: Box::new(|| true),
+            pod: "operator-0".to_owned(),
+        };
+        let (inputs, received) = mpsc::channel(4);
+        let client = server.client();
+        let mut parts = JoinSet::new();
+        parts.spawn(pass_on(Cluster::watch(client.clone(), cluster::Settings::default()), inputs));
+        parts.spawn(stage.run(received));
+        let book = ingresses.clone();
+        let writer = move || Writer::new(client.clone(), "operator-0".to_owned(), book.clone());
+        let (document, told) = watch::channel(Arc::new(Status::default()));
+        parts.spawn(tell(sources, writer, ingresses, document));
+        Self { server, states, told, _parts: parts }
+    }
+
+    fn status(&self, name: &str) -> Value {
+        self.server.get(GROUP, "Backend", "shop", name).map(|object| object["status"].clone()).unwrap_or_default()
+    }
+
+    /// `STATUS REASON` of a condition.
+    fn condition(&self, name: &str, kind: &str) -> String {
+        let status = self.status(name);
+        let condition = status["conditions"].as_array().into_iter().flatten().find(|condition| condition["type"] == kind);
+        let text = |field: &str| condition.and_then(|condition| condition[field].as_str()).unwrap_or("-").to_owned();
+        format!("{} {}", text("status"), text("reason"))
+    }
+
+    /// Writes of statuses of Backends, of any group.
+    fn writes(&self) -> usize {
+        self.server.writes().iter().filter(|answered| answered.call.plural == "backends").count()
+    }
+
+    /// Lets virtual time pass until `is_so`.
+    async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        for _ in 0..1200 {
+            if is_so(self) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{what}: not within two minutes; there is {:#} and {:#}", self.status("cart"), self.status("idle"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_says_where_it_applies_and_one_that_nobody_uses_says_that_and_is_ready() {
+    let rig = Rig::start(cluster());
+    rig.until("statuses", |rig| rig.status("cart")["uses"] == 1 && rig.status("idle")["uses"] == 0).await;
+    let used_by = json!([{"kind": "Service", "namespace": "shop", "name": "cart", "overridden": ["server_timeout"]}]);
+    assert_eq!(rig.status("cart")["usedBy"], used_by);
+    assert_eq!(rig.status("cart")["observedGeneration"], 1);
+    assert_eq!((rig.condition("cart", "Ready"), rig.condition("cart", "Accepted")), ("True AsAsked".into(), "True AsAsked".into()));
+    assert_eq!(rig.condition("cart", "Reconciling"), "- -", "what the schema puts there by default is gone");
+    assert_eq!(rig.condition("idle", "Ready"), "True Unused");
+    let foreign = rig.server.get(THEIRS, "Backend", "shop", "foreign").unwrap();
+    assert!(foreign["status"].is_null(), "it is not ours to write: {foreign}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_is_written_once_for_a_change_and_seldom_for_many() {
+    let rig = Rig::start(cluster());
+    rig.until("statuses", |rig| rig.condition("cart", "Ready") == "True AsAsked" && rig.condition("idle", "Ready") == "True Unused").await;
+    assert_eq!(rig.writes(), 2);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(rig.writes(), 2, "nothing changed");
+    let since = Instant::now();
+    for retries in 0..20 {
+        put(&rig.server, (GROUP, "Backend"), "cart", &json!({"spec": {"retries": 1000 + retries}}));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    rig.until("the last change", |rig| rig.status("cart")["observedGeneration"] == 21).await;
+    let most = 2 + usize::try_from(since.elapsed().as_secs() / INTERVAL.as_secs()).unwrap();
+    assert!(rig.writes() - 2 <= most, "{} writes in {:?} of virtual time", rig.writes() - 2, since.elapsed());
+    assert_eq!(
+        (rig.condition("cart", "Ready"), rig.condition("cart", "Stalled")),
+        ("False InvalidValue".into(), "True InvalidValue".into())
+    );
+    let ready = rig.status("cart");
+    let message = ready["conditions"].as_array().unwrap().iter().find(|condition| condition["type"] == "Ready").unwrap()["message"].clone();
+    assert!(message.as_str().unwrap().starts_with("spec.retries: 1019 is not a number from 0 to 100; "), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_is_made_anew_under_its_name_is_told_anew() {
+    let rig = Rig::start(cluster());
+    rig.until("statuses", |rig| rig.condition("idle", "Ready") == "True Unused").await;
+    let uid = rig.server.get(GROUP, "Backend", "shop", "idle").unwrap()["metadata"]["uid"].clone();
+    rig.server.delete(GROUP, "Backend", "shop", "idle", "Background").unwrap();
+    put(&rig.server, (GROUP, "Backend"), "idle", &json!({"spec": {"retries": 2}}));
+    assert_ne!(rig.server.get(GROUP, "Backend", "shop", "idle").unwrap()["metadata"]["uid"], uid);
+    assert_ne!(rig.condition("idle", "Ready"), "True Unused", "the new one knows nothing of it");
+    rig.until("the new one", |rig| rig.condition("idle", "Ready") == "True Unused").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_document_tells_of_a_fleet_its_class_state_pods_and_worst_findings() {
+    let rig = Rig::start(cluster());
+    put(
+        &rig.server,
+        ("networking.k8s.io/v1", "Ingress"),
+        "lost",
+        &json!({"spec": {"ingressClassName": "edge", "defaultBackend": {"service": {"name": "nowhere", "port": {"number": 80}}}}}),
+    );
+    let pod = json!({
+        "metadata": {"namespace": "shop", "name": "edge-0", "labels": {"topology.kubernetes.io/zone": "zone-a"}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    });
+    let state = FleetState {
+        generation: 1,
+        fleet: rig.server.get(GROUP, "IngressDeployment", "shop", "edge").map(Arc::new),
+        pods: BTreeMap::from([("edge-0".to_owned(), Arc::new(pod))]),
+        ..FleetState::default()
+    };
+    let key = FleetKey { namespace: "shop".to_owned(), name: "edge".to_owned() };
+    rig.states.send_replace(Arc::new(States::from([(key, state)])));
+    let told = || rig.told.borrow().clone();
+    rig.until("the fleet", |_| told().fleets.first().is_some_and(|fleet| fleet.ready.is_some() && !fleet.worst.is_empty())).await;
+    let document = told();
+    let fleet = &document.fleets[0];
+    assert!(document.operator.as_ref().is_some_and(|operator| operator.leads && operator.whole && operator.pod == "operator-0"));
+    assert_eq!((fleet.class.as_str(), fleet.ready, document.ready), ("edge", Some(false), false));
+    assert_eq!(fleet.state.as_deref(), Some("AddressPending"), "{:?}", fleet.message);
+    let replica = &fleet.replicas[0];
+    assert_eq!((replica.name.as_str(), replica.zone.as_deref()), ("edge-0", Some("zone-a")));
+    assert_eq!((replica.ready, replica.connected, replica.confirmed), (true, false, false), "its agent says nothing");
+    assert_eq!((fleet.worst[0].code.as_str(), fleet.worst[0].object.name.as_str()), ("NotFound", "lost"));
+    assert!(document.diagnostics.contains(&fleet.worst[0]));
+}
+
+/// What is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// How many lines at `level` there are for each kind.
+    fn kinds(&self, level: &str) -> BTreeMap<String, usize> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let mut counts = BTreeMap::new();
+        for line in text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).filter(|line| line["level"] == level) {
+            *counts.entry(line["kind"].as_str().unwrap_or("none").to_owned()).or_default() += 1;
+        }
+        counts
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_api_server_is_one_warning_for_each_kind_and_its_end_one_line() {
+    let log = Log::default();
+    let writer = log.clone();
+    let lines = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(lines);
+    let reads = Matcher { verbs: vec![Verb::List, Verb::Watch], ..Matcher::default() };
+    let faults = Faults::new(Plan::one(reads, 1, u64::MAX / 2, Action::Answer(503)));
+    let client = Client::new(faults.layer(cluster()), "default");
+    let mut watched = Cluster::watch(client, cluster::Settings::default());
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let lost = log.kinds("WARN");
+    assert!(lost.len() >= 9 && lost.values().all(|count| *count == 1), "{lost:?}");
+    assert_eq!(log.kinds("INFO"), BTreeMap::new());
+    faults.end();
+    watched.next().await.unwrap();
+    // what follows later, such as the ConfigMaps of a fleet, was never lost
+    assert_eq!(log.kinds("INFO"), lost);
+    assert_eq!(log.kinds("WARN"), lost);
+}
