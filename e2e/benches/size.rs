@@ -139,7 +139,11 @@ async fn main() -> Outcome {
     let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     kubectl(&kubeconfig, &["apply", "--server-side", "-k", &manifests.join("config/default").display().to_string()])?;
     kubectl(&kubeconfig, &["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
-    create(&client, (0..NAMESPACES).map(|number| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace(number)}}))).await?;
+    create(
+        &client,
+        (0..NAMESPACES).map(|number| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace(number)}})),
+    )
+    .await?;
     for class in ["one", "two"] {
         let fleet = json!({"apiVersion": "haproxy-fleet.dev/v1alpha1", "kind": "IngressDeployment",
             "metadata": {"namespace": "tenant-0", "name": class}, "spec": {"ingressClassName": class}});

@@ -17,7 +17,7 @@ use futures::future::BoxFuture;
 use kube::Client;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 /// Makes the objects of fleets.
 pub(super) struct Maker {
@@ -25,6 +25,9 @@ pub(super) struct Maker {
     trust: watch::Receiver<Option<Trust>>,
     translated: watch::Receiver<Arc<Translated>>,
     keys: KeyStore,
+    client: Client,
+    /// Whether the API server keeps `trafficDistribution`, once it was asked.
+    knows_distribution: OnceCell<bool>,
     /// What is observed of all fleets: known once the controller that this is given to is made.
     states: OnceLock<watch::Receiver<Arc<States>>>,
 }
@@ -36,7 +39,8 @@ impl Maker {
         trust: watch::Receiver<Option<Trust>>,
         translated: watch::Receiver<Arc<Translated>>,
     ) -> Self {
-        Self { settings, trust, translated, keys: KeyStore::new(client), states: OnceLock::new() }
+        let keys = KeyStore::new(client.clone());
+        Self { settings, trust, translated, keys, client, knows_distribution: OnceCell::new(), states: OnceLock::new() }
     }
 
     /// Lets it see what is observed of all fleets.
@@ -53,7 +57,10 @@ impl Maker {
         let ca_bundle = bundle.ok_or_else(|| BuildError::Wait("the operator's authority is not there yet".to_owned()))?;
         let names = Names { namespace: &id.namespace, fleet: &id.name };
         let keys = self.keys.of(&id, &names.keys()).await.map_err(|error| BuildError::Wait(error.to_string()))?;
-        let context = self.context(&id, ca_bundle, keys);
+        let ask = || async { self.client.apiserver_version().await.map(|version| knows_distribution(&version.major, &version.minor)) };
+        let knows = self.knows_distribution.get_or_try_init(ask).await;
+        let traffic_distribution = *knows.map_err(|error| BuildError::Wait(error.to_string()))?;
+        let context = Context { traffic_distribution, ..self.context(&id, ca_bundle, keys) };
         let observed = observed(seen, bundle_bytes);
         build(Fleet { deployment: &deployment, uid: &uid, context: &context, observed: &observed }).map_err(BuildError::Refused)
     }
@@ -92,7 +99,7 @@ impl Maker {
             ticket_keys: keys.tickets,
             default_certificate: keys.default_certificate,
             upgrade_turn: states.is_some_and(|states| has_turn(&states, fleet, &self.settings.image)),
-            traffic_distribution: true,
+            traffic_distribution: false,
         }
     }
 }
@@ -101,6 +108,13 @@ impl Build for Maker {
     fn build<'b>(&'b self, fleet: &'b Value, seen: &'b Seen) -> BoxFuture<'b, Result<Vec<Desired>, BuildError>> {
         Box::pin(self.make(fleet, seen))
     }
+}
+
+/// Whether an API server of this version keeps `trafficDistribution`: from 1.31 on (KEP-4444). One that drops the field would
+/// be written to at every look. Some providers write a plus sign behind the minor version.
+fn knows_distribution(major: &str, minor: &str) -> bool {
+    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0_u32);
+    (number(major), number(minor)) >= (1, 31)
 }
 
 /// An `IngressDeployment` as the API server gives it, and its uid.
@@ -152,5 +166,16 @@ pub(super) struct Withdrawn(pub(super) Arc<Mutex<Ingresses>>);
 impl Withdraw for Withdrawn {
     fn is_withdrawn(&self, fleet: &FleetKey) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_withdrawn(&fleet.object())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_distribution_is_written_where_it_is_kept() {
+        assert!(knows_distribution("1", "31") && knows_distribution("1", "36+") && knows_distribution("2", "0"));
+        assert!(!knows_distribution("1", "30") && !knows_distribution("1", "30+") && !knows_distribution("", ""));
     }
 }

@@ -1,12 +1,13 @@
 //! The operator is allowed what it does, and nothing else. What it did is what the API server wrote down during the suites
 //! before this one, so it says nothing if it runs alone.
 
-use crate::run_on_ours;
+use crate::{LEFT_OUT, run_on_ours};
+use haproxy_fleet_e2e::Failure;
 use haproxy_fleet_e2e::operator::Call;
 use haproxy_fleet_e2e::setting::SYSTEM;
-use haproxy_fleet_e2e::{Failure, Outcome};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 /// What is granted and seen in no log, with the reason.
 const UNSEEN: [(&str, &str, &str, &str); 2] = [
@@ -59,12 +60,16 @@ fn roles_grant_what_was_used_and_nothing_else() {
         // an API server that has just started refuses what it allows a moment later
         let wanted: Vec<&Call> =
             calls.iter().filter(|(_, tally)| tally.allowed == 0 && tally.forbidden > 0).map(|(call, _)| call).collect();
+        if LEFT_OUT.load(Ordering::Relaxed) > 0 {
+            println!("SKIPPED: roles against calls (suites were left out, so calls are missing)");
+            return Ok(());
+        }
         println!(
             "{}",
             serde_json::json!({"suite": "roles", "granted": all.len(), "used": used.len(), "calls": calls.values().map(|tally| tally.allowed).sum::<u64>()})
         );
         assert!(unused.is_empty(), "granted and never used: {unused:#?}");
         assert!(wanted.is_empty(), "asked for and never granted: {wanted:#?}");
-        Outcome::Ok(())
+        Ok(())
     });
 }
