@@ -3,6 +3,7 @@
 // The columns of one kind name the same type more than once.
 #![allow(clippy::duplicated_attributes)]
 
+pub(in crate::api) mod http;
 pub(in crate::api) mod patterns;
 mod pods;
 mod publishing;
@@ -10,6 +11,7 @@ mod rollout;
 mod status;
 mod values;
 
+pub use http::{Compression, EmptyRequests, ForwardedPolicy, HeaderAction, HeaderActionType, Hsts, Http, HttpHeaders, UniqueId};
 pub use pods::{Amounts, Autoscaling, PatchOperation, PatchStep, Resources, Texts, TopologySpread, Tuning, WhenUnsatisfiable, Zone};
 pub use publishing::{
     AdditionalService, ExternalTrafficPolicy, HostNetwork, IpFamily, IpFamilyPolicy, LoadBalancer, NetworkPolicy, NodePorts, Publishing,
@@ -208,6 +210,10 @@ pub struct IngressDeploymentSpec {
     /// How TLS ends at the fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<FleetTls>,
+
+    /// What the fleet does with every request and response, whatever the routes say.
+    #[serde(default)]
+    pub http: Http,
 
     /// Which routes are let in.
     #[serde(default)]

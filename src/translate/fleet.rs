@@ -1,11 +1,13 @@
 //! The fleet itself: what its `IngressDeployment` says about everything.
 
+mod http;
+
 use super::class::Class;
 use super::ingress::{Wish, look_up_port};
 use super::lookups::{Key, Lookups};
 use super::names;
-use crate::api::{IngressDeployment, NamespaceOwnership, PortRef};
-use crate::model::{BackendId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Target};
+use crate::api::{ConfigMap, IngressDeployment, NamespaceOwnership, PortRef};
+use crate::model::{BackendId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Settings, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
 use std::collections::BTreeSet;
@@ -43,6 +45,8 @@ pub(super) struct FleetState {
     /// `None`: there is no such fleet.
     pub object: Option<ObjectRef>,
     pub settings: FleetSettings,
+    /// What listeners do with every request. No fragment depends on it.
+    pub common: Settings,
     pub class: Class,
     /// The fleet scope.
     pub policy: Arc<Policy>,
@@ -66,6 +70,7 @@ pub(super) fn read(id: &FleetId, mut look: Lookups<'_>) -> Read {
         let mut reader = Reader { id, object: object.clone(), state: &mut state, look: &mut look };
         reader.settings(&fleet);
         reader.scope(&fleet);
+        reader.http(&fleet.spec.http);
         reader.default_certificate(&fleet);
         reader.default_backend(&fleet);
         state.object = Some(object);
@@ -159,13 +164,19 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// The ConfigMap of the fleet's namespace that `field` names.
+    fn config_map(&mut self, field: &str, name: &str) -> Option<(ObjectRef, Arc<ConfigMap>)> {
+        let object = self.look.note(Kind::ConfigMap, &(self.id.namespace.clone(), name.into()));
+        let map = self.look.world.config_map(&self.id.namespace, name).cloned();
+        if map.is_none() {
+            self.error(field, codes::NOT_FOUND, format!("there is no {object}"), "create it in the fleet's namespace, or correct the name");
+        }
+        Some((object, map?))
+    }
+
     fn by_config_map(&mut self, name: &str) -> Option<String> {
         const FIELD: &str = "spec.configMapRef.name";
-        let object = self.look.note(Kind::ConfigMap, &(self.id.namespace.clone(), name.into()));
-        let Some(map) = self.look.world.config_map(&self.id.namespace, name).cloned() else {
-            self.error(FIELD, codes::NOT_FOUND, format!("there is no {object}"), "create it in the fleet's namespace, or correct the name");
-            return None;
-        };
+        let (object, map) = self.config_map(FIELD, name)?;
         for (key, _) in map.data.iter().filter(|(key, _)| *key != "cr-backend") {
             let (message, help) = (format!("the key {} has no effect", names::quoted(key)), "the only known key is cr-backend");
             self.state.diagnostics.push(Diagnostic::warning(

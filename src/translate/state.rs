@@ -86,6 +86,7 @@ impl State {
             return state;
         }
         fleet::listeners(&state.fleet.settings, &mut state.model);
+        state.model.settings = state.fleet.common.clone();
         state.model.default_certificate = state.fleet.default_certificate.as_ref().map(|key| certificate_id(&key.0, &key.1));
         let mut dirty = Dirty { authorities: true, ..Dirty::default() };
         dirty.certificates.extend(state.model.default_certificate.clone());

@@ -39,6 +39,8 @@ pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: 
         std::mem::swap(&mut records, &mut state.records);
         let read = fleet::read(id, Lookups::new(world, options, &mut records));
         state.records = records;
+        // no fragment depends on these
+        state.fleet.common = read.0.common.clone();
         if read.0 != state.fleet {
             let before = std::mem::take(state);
             let model = before.model.clone();
@@ -48,6 +50,10 @@ pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: 
         state.set_fleet(read);
     }
     let mut touched = Touched::default();
+    if state.model.settings != state.fleet.common {
+        state.model.settings = state.fleet.common.clone();
+        touched.settings = true;
+    }
     if state.fleet.object.is_some() {
         for key in due.ingresses {
             state.translate(&key, options, world, &mut dirty);

@@ -12,9 +12,17 @@ pub(super) const DNS_NAME: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 /// A reference of an image.
 pub(super) const IMAGE: &str = "^[A-Za-z0-9][-A-Za-z0-9._:/@]*$";
 
+/// The name of a header: what needs no quotes anywhere of what RFC 9110 calls a token.
+pub(super) const HEADER_NAME: &str = "^[-._0-9A-Za-z]+$";
+/// A media type without parameters.
+pub(super) const MEDIA_TYPE: &str = "^[-+._0-9A-Za-z]+/[-+._0-9A-Za-z]+$";
+/// Text of one line.
+pub(super) const PRINTABLE: &str = "^[^\\x00-\\x1f\\x7f]+$";
+
 /// All of them.
 #[cfg(test)]
-pub(in crate::api) const ALL: [&str; 7] = [DURATION, PERCENT, QUANTITY, LABEL_VALUE, DNS_LABEL, DNS_NAME, IMAGE];
+pub(in crate::api) const ALL: [&str; 10] =
+    [DURATION, PERCENT, QUANTITY, LABEL_VALUE, DNS_LABEL, DNS_NAME, IMAGE, HEADER_NAME, MEDIA_TYPE, PRINTABLE];
 
 /// Whether `text` has the `pattern`, which is one of the above.
 pub(in crate::api) fn matches(pattern: &str, text: &str) -> bool {
@@ -29,6 +37,12 @@ pub(in crate::api) fn matches(pattern: &str, text: &str) -> bool {
             let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:/@".contains(&byte);
             text.starts_with(|first: char| first.is_ascii_alphanumeric()) && text.bytes().all(inner)
         }
+        HEADER_NAME => !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)),
+        MEDIA_TYPE => {
+            let part = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-+._".contains(&byte));
+            text.split_once('/').is_some_and(|(kind, subtype)| part(kind) && part(subtype))
+        }
+        PRINTABLE => !text.is_empty() && text.bytes().all(|byte| byte >= 0x20 && byte != 0x7f),
         _ => false,
     }
 }

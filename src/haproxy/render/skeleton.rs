@@ -4,13 +4,14 @@ use super::Renderer;
 use crate::haproxy::bundle::{Content, ResourceKey};
 use crate::haproxy::config::{Line, Refused, Section, Word, write};
 use crate::haproxy::shape::ValueMap;
+use crate::model::{HeaderEdits, Settings};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl Renderer {
     /// The global section, and the files that shapes name.
-    pub(super) fn write_global(&mut self) {
-        let mut sections = vec![global()];
+    pub(super) fn write_global(&mut self, settings: &Settings) {
+        let mut sections = vec![global(settings)];
         match resolvers(&self.options.resolvers) {
             Ok(section) => sections.push(section),
             // Numbers of addresses and ports: nothing that could be refused.
@@ -37,15 +38,34 @@ impl Renderer {
     }
 }
 
-fn global() -> Section {
+/// HAProxy's own `tune.bufsize` and `tune.maxrewrite`. On 3.2 the former has to hold payloads of the runtime API, too.
+const BUFFER: usize = 16_384;
+const REWRITING: usize = 1_024;
+
+/// Bytes that settings may add to the headers of one message, in steps of a kilobyte. HAProxy answers 500 where a
+/// header does not fit any more, and a buffer full of body has the space for rewriting left and no more.
+fn added(settings: &Settings) -> usize {
+    let size = |edits: &HeaderEdits| edits.set.iter().map(|(name, value)| name.len() + value.len() + 16).sum::<usize>();
+    size(&settings.request_headers).max(size(&settings.response_headers)).div_ceil(1_024) * 1_024
+}
+
+fn global(settings: &Settings) -> Section {
+    let added = added(settings);
+    let rewriting = REWRITING + added;
+    // HAProxy does not keep more than half of a buffer for rewriting
+    let buffer = (BUFFER + added).max(2 * rewriting);
+    let bytes = |bytes: usize| Word::number(i64::try_from(bytes).unwrap_or(i64::MAX));
     let mut section = Section::new(Line::of("global"));
     section
         .add("default-path config")
         // Life of old workers after a reload; connections that outlive it are cut.
         .add("hard-stop-after 3600s")
         .add("mworker-max-reloads 50")
-        // What payloads of the runtime API must fit into on 3.2.
-        .add("tune.bufsize 16384")
+        .push(Line::of("tune.bufsize").with(bytes(buffer)));
+    if added > 0 {
+        section.push(Line::of("tune.maxrewrite").with(bytes(rewriting)));
+    }
+    section
         .add("ssl-load-extra-files none")
         .add("ssl-default-bind-options ssl-min-ver TLSv1.2")
         .add("ssl-default-server-options ssl-min-ver TLSv1.2")

@@ -1,0 +1,103 @@
+use super::{Case, ingress, service};
+use crate::model::{ErrorPage, ForwardFor, Forwarded, HeaderEdits, Hsts, PageKind, Settings, Touched};
+use crate::report::codes;
+
+/// The fleet with `spec` beside its class, before what else there is.
+fn fleet(spec: &str) -> String {
+    let spec = if spec.is_empty() { String::new() } else { format!(", {spec}") };
+    format!("kind: IngressDeployment\nmetadata: {{namespace: infra, name: edge}}\nspec: {{ingressClassName: edge{spec}}}\n---\n")
+}
+
+fn routes() -> String {
+    service("a") + &ingress("a", "a.com", "a")
+}
+
+fn case(spec: &str) -> Case {
+    Case::of(&(fleet(spec) + &routes()))
+}
+
+fn settings(case: &Case) -> &Settings {
+    &case.translator.model().settings
+}
+
+#[test]
+fn a_fleet_that_says_nothing_has_the_default_settings() {
+    let case = case("");
+    assert_eq!(*settings(&case), Settings::default());
+    case.silent();
+}
+
+#[test]
+fn settings_change_without_any_route_being_translated_anew() {
+    let mut case = case("");
+    let touched = case.set(&fleet("http: {hsts: {}, headers: {response: [{name: X-A, type: Set, value: b}]}}"));
+    assert_eq!(touched, Touched { settings: true, ..Touched::default() });
+    assert_eq!(settings(&case).hsts, Some(Hsts { max_age: 31_536_000, include_sub_domains: false, preload: false }));
+    let set = vec![("X-A".into(), "b".into())];
+    assert_eq!(settings(&case).response_headers, HeaderEdits { set, ..HeaderEdits::default() });
+    assert_eq!(
+        case.set(&fleet("http: {hsts: {}, headers: {response: [{name: X-A, type: Set, value: b}]}}, replicas: 3")),
+        Touched::default()
+    );
+    assert_eq!(case.set(&fleet("")), Touched { settings: true, ..Touched::default() });
+}
+
+#[test]
+fn the_forwarded_policy_is_the_widest_scope_of_backends() {
+    let policy = |case: &Case| case.translator.model().backends.values().next().unwrap().policy.forwardfor.clone();
+    let forwardfor = |enabled, ifnone| Some(ForwardFor { enabled, header: None, except: None, ifnone });
+    for (name, forwarded, of_backends) in [
+        ("Append", Forwarded::Append, None),
+        ("Replace", Forwarded::Replace, None),
+        ("IfNone", Forwarded::IfNone, forwardfor(true, true)),
+        ("Never", Forwarded::Never, forwardfor(false, false)),
+    ] {
+        let spec = format!("http: {{headers: {{forwardedPolicy: {name}}}}}");
+        let of_fleet = case(&spec);
+        assert_eq!((settings(&of_fleet).forwarded, policy(&of_fleet)), (forwarded, of_backends));
+        let backend = "kind: Backend\nmetadata: {namespace: infra, name: b}\nspec: {forwardfor: {enabled: enabled}}\n---\n";
+        let by_backend = Case::of(&(fleet(&format!("{spec}, backendRef: {{name: b}}")) + backend + &routes()));
+        assert_eq!(policy(&by_backend), forwardfor(true, false), "{name}");
+    }
+}
+
+fn pages(data: &str) -> String {
+    format!("kind: ConfigMap\nmetadata: {{namespace: infra, name: pages}}\ndata: {data}\n---\n")
+}
+
+#[test]
+fn a_page_that_cannot_be_used_is_told_and_the_others_are() {
+    let long = "x".repeat(ErrorPage::MAX_BYTES + 1);
+    let data = format!(
+        "{{503.html: <p>, 404.json: '{{}}', 404.txt: gone, 200.html: fine, 503: raw, page.html: x, 502.txt: '', 500.txt: {long}, 0503.txt: x}}"
+    );
+    let case = Case::of(&(fleet("http: {errorPagesRef: {name: pages}}") + &pages(&data) + &routes()));
+    let found: Vec<_> = settings(&case).error_pages.iter().map(|(status, page)| (*status, page.kind, &*page.body)).collect();
+    assert_eq!(found, [(404, PageKind::Json, "{}"), (503, PageKind::Html, "<p>")]);
+    let told: Vec<_> = case.told().into_iter().map(|(code, object, field)| (code, object, field.to_owned())).collect();
+    let expected = |code, key: &str| (code, "ConfigMap infra/pages".to_owned(), format!("data[\"{key}\"]"));
+    let mut all = vec![
+        expected(codes::INVALID_FIELD, "0503.txt"),
+        expected(codes::INVALID_FIELD, "200.html"),
+        expected(codes::CONFLICT, "404.txt"),
+        expected(codes::TOO_LARGE, "500.txt"),
+        expected(codes::INVALID_VALUE, "502.txt"),
+        expected(codes::INVALID_FIELD, "503"),
+        expected(codes::INVALID_FIELD, "page.html"),
+    ];
+    let by_field = |told: &(_, String, String)| told.2.clone();
+    all.sort_by_key(by_field);
+    let mut told = told;
+    told.sort_by_key(by_field);
+    assert_eq!(told, all);
+}
+
+#[test]
+fn pages_that_appear_or_change_are_used_and_touch_the_settings_only() {
+    let mut case = case("http: {errorPagesRef: {name: pages}}");
+    assert_eq!(case.told(), [(codes::NOT_FOUND, "IngressDeployment infra/edge".to_owned(), "spec.http.errorPagesRef.name")]);
+    case.set(&pages("{503.html: one}"));
+    case.silent();
+    assert_eq!(case.set(&pages("{503.html: two}")), Touched { settings: true, ..Touched::default() });
+    assert_eq!(&*settings(&case).error_pages[&503].body, "two");
+}
