@@ -9,6 +9,7 @@ mod pods;
 mod publishing;
 mod rollout;
 mod status;
+mod tls;
 mod values;
 
 pub use http::{Compression, EmptyRequests, ForwardedPolicy, HeaderAction, HeaderActionType, Hsts, Http, HttpHeaders, UniqueId};
@@ -19,6 +20,7 @@ pub use publishing::{
 };
 pub use rollout::{Disruption, Drain, Rollout, UnhealthyPodEvictionPolicy, UpgradePolicy};
 pub use status::{Diagnostics, Finding, IngressDeploymentStatus};
+pub use tls::{CaRef, CaRefKind, ClientCertificatePolicy, ClientTls, FleetTls, TlsProfile};
 pub use values::{Duration, IntOrPercent, Quantity};
 
 use super::Meta;
@@ -313,16 +315,6 @@ pub struct LocalRef {
 
 /// Names a ConfigMap of the fleet's namespace.
 pub type ConfigMapRef = LocalRef;
-
-/// How TLS ends at the fleet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct FleetTls {
-    /// A TLS Secret of the fleet's namespace: the certificate for names that no Ingress has one for. A
-    /// self-signed one if nothing is said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default_certificate_ref: Option<LocalRef>,
-}
 
 /// Which routes are let in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

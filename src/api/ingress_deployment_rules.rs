@@ -304,7 +304,7 @@ mod tests {
             "ingressClassName": "edge", "replicas": 2, "zones": [{"name": "z"}], "image": "haproxy:3.4.7",
             "autoscaling": {"minReplicas": 2, "maxReplicas": 4, "targetCpuUtilization": 50},
             "defaultBackend": port(json!({"number": 1})), "backendRef": {"name": "a"}, "configMapRef": {"name": "a"},
-            "tls": {"defaultCertificateRef": {"name": "a"}}, "ports": {"http": 80, "https": 443},
+            "tls": {"defaultCertificateRef": {"name": "a"}, "clientTLS": {"policy": "Required", "caRef": {"name": "a"}}}, "ports": {"http": 80, "https": 443},
             "nodeSelector": {"a": "b"}, "tolerations": [{"key": "a"}], "topologySpread": {"maxSkew": 1}, "priorityClassName": "a",
             "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
             "tuning": {"threads": 1, "maxConnections": 1000}, "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},

@@ -27,12 +27,13 @@ pub use ingress::{
     IngressService, IngressTls, PathType, PortRef, TypedRef,
 };
 pub use ingress_deployment::{
-    AdditionalService, Amounts, Autoscaling, Compression, ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService,
-    Diagnostics, Disruption, Drain, Duration, EmptyRequests, ExternalTrafficPolicy, Finding, FleetPorts, FleetTls, ForwardedPolicy,
-    HaproxyLine, HeaderAction, HeaderActionType, HostNetwork, Hsts, Http, HttpHeaders, IngressDeployment, IngressDeploymentSpec,
-    IngressDeploymentStatus, IntOrPercent, IpFamily, IpFamilyPolicy, LoadBalancer, LocalRef, NamespaceOwnership, NetworkPolicy, NodePorts,
-    PatchOperation, PatchStep, Publishing, PublishingType, Quantity, Resources, Rollout, RouteAdmission, ServiceType, Texts,
-    TopologySpread, TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy, UniqueId, UpgradePolicy, WhenUnsatisfiable, Zone,
+    AdditionalService, Amounts, Autoscaling, CaRef, CaRefKind, ClientCertificatePolicy, ClientTls, Compression, ConfigMapRef,
+    DefaultBackend, DefaultBackendPort, DefaultBackendService, Diagnostics, Disruption, Drain, Duration, EmptyRequests,
+    ExternalTrafficPolicy, Finding, FleetPorts, FleetTls, ForwardedPolicy, HaproxyLine, HeaderAction, HeaderActionType, HostNetwork, Hsts,
+    Http, HttpHeaders, IngressDeployment, IngressDeploymentSpec, IngressDeploymentStatus, IntOrPercent, IpFamily, IpFamilyPolicy,
+    LoadBalancer, LocalRef, NamespaceOwnership, NetworkPolicy, NodePorts, PatchOperation, PatchStep, Publishing, PublishingType, Quantity,
+    Resources, Rollout, RouteAdmission, ServiceType, Texts, TlsProfile, TopologySpread, TrafficDistribution, Tuning,
+    UnhealthyPodEvictionPolicy, UniqueId, UpgradePolicy, WhenUnsatisfiable, Zone,
 };
 pub use meta::{Created, Meta, Pairs};
 pub use plain::{ConfigMap, Namespace, Secret};

@@ -1,6 +1,6 @@
 //! What the listeners of a fleet do with every request, whatever the routes say.
 
-use super::HeaderEdits;
+use super::{CaId, HeaderEdits};
 use crate::report::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +25,31 @@ pub struct Settings {
     pub error_pages: BTreeMap<u16, ErrorPage>,
     /// Media types (two tokens with a slash between) of responses that are compressed.
     pub compressed: BTreeSet<Box<str>>,
+    /// What clients may speak.
+    pub tls: TlsVersions,
+    /// Whether clients of HTTPS show certificates.
+    pub client_certificates: Option<ClientCertificates>,
+}
+
+/// What clients may speak, after Mozilla's recommendations for servers (version 5.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TlsVersions {
+    /// TLS 1.0 and newer.
+    Old,
+    /// TLS 1.2 and newer, with forward secrecy and authenticated encryption.
+    #[default]
+    Intermediate,
+    /// TLS 1.3.
+    Modern,
+}
+
+/// Whether clients show certificates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// Whether they have to.
+    pub required: bool,
+    /// Whom good ones are from. `None`: nobody's are good.
+    pub authorities: Option<CaId>,
 }
 
 /// The body of an answer that HAProxy gives by itself.

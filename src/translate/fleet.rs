@@ -1,13 +1,14 @@
 //! The fleet itself: what its `IngressDeployment` says about everything.
 
 mod http;
+mod tls;
 
 use super::class::Class;
 use super::ingress::{Wish, look_up_port};
 use super::lookups::{Key, Lookups};
 use super::names;
-use crate::api::{ConfigMap, IngressDeployment, NamespaceOwnership, PortRef};
-use crate::model::{BackendId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Settings, Target};
+use crate::api::{ConfigMap, FleetTls, IngressDeployment, NamespaceOwnership, PortRef};
+use crate::model::{BackendId, CaBundle, CaId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Settings, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
 use std::collections::BTreeSet;
@@ -47,6 +48,8 @@ pub(super) struct FleetState {
     pub settings: FleetSettings,
     /// What listeners do with every request. No fragment depends on it.
     pub common: Settings,
+    /// The CA certificates that clients are verified with.
+    pub authorities: Option<(CaId, CaBundle)>,
     pub class: Class,
     /// The fleet scope.
     pub policy: Arc<Policy>,
@@ -71,6 +74,7 @@ pub(super) fn read(id: &FleetId, mut look: Lookups<'_>) -> Read {
         reader.settings(&fleet);
         reader.scope(&fleet);
         reader.http(&fleet.spec.http);
+        reader.tls(fleet.spec.tls.as_ref().unwrap_or(&FleetTls::default()));
         reader.default_certificate(&fleet);
         reader.default_backend(&fleet);
         state.object = Some(object);

@@ -2,14 +2,14 @@
 
 use crate::models::*;
 use crate::running::*;
-use crate::site::certificate;
+use crate::site::{Site, certificate};
 use crate::support::haproxies;
 use haproxy_fleet::haproxy::bundle::{BackendClass, Bundle, Content, ResourceKey};
 use haproxy_fleet::haproxy::render::Renderer;
 use haproxy_fleet::haproxy::version::{Capabilities, Version};
 use haproxy_fleet::model::*;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -42,10 +42,22 @@ fn bundle(version: Version, model: &Model) -> Bundle {
 }
 
 fn client(pem: &str) -> Arc<ClientConfig> {
+    client_with(pem, rustls::DEFAULT_VERSIONS, None)
+}
+
+/// A client that trusts `pem`, speaks `versions` and shows the chain and key `own`.
+fn client_with(pem: &str, versions: &[&'static rustls::SupportedProtocolVersion], own: Option<&str>) -> Arc<ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-    Arc::new(builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots).with_no_client_auth())
+    let builder = builder.with_protocol_versions(versions).unwrap().with_root_certificates(roots);
+    Arc::new(match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let chain = CertificateDer::pem_slice_iter(own.as_bytes()).map(Result::unwrap).collect();
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(own.as_bytes()).unwrap()).unwrap()
+        }
+    })
 }
 
 /// Everything that comes back over TLS; what is left of it if the connection fails.
@@ -275,5 +287,130 @@ fn answers_of_the_media_types_that_are_named_are_compressed_for_who_takes_it() {
         assert_eq!(running.command("add map maps/t/routes.map new.test/ new"), "");
         let answer = running.request("GET", "new.test", "/", asked);
         assert_eq!((status(&answer), header(&answer, "content-encoding")), (200, Some("gzip")), "{answer}");
+    }
+}
+
+/// What a server answers to a hello of a client that speaks TLS of this version (3 is TLS 1.2) with a CBC cipher only:
+/// the version it takes, or none.
+fn old_hello(address: SocketAddr, minor: u8) -> Option<u8> {
+    let extensions: &[&[u8]] = &[
+        // server name a.test; curves P-256; uncompressed points; ECDSA with SHA-256 and SHA-1
+        &[0, 0, 0, 11, 0, 9, 0, 0, 6, b'a', b'.', b't', b'e', b's', b't'],
+        &[0, 10, 0, 4, 0, 2, 0, 23],
+        &[0, 11, 0, 2, 1, 0],
+        &[0, 13, 0, 6, 0, 4, 4, 3, 2, 3],
+    ];
+    let extensions = extensions.concat();
+    let length = |bytes: usize| u16::try_from(bytes).unwrap().to_be_bytes();
+    // ECDHE-ECDSA-AES256-SHA
+    let rest = [&[0u8, 0, 2, 0xc0, 0x0a, 1, 0][..], &length(extensions.len()), &extensions].concat();
+    let body = [&[3, minor][..], &[7; 32], &rest].concat();
+    let hello = [&[1, 0][..], &length(body.len()), &body].concat();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&[&[22, 3, 1][..], &length(hello.len()), &hello].concat()).unwrap();
+    let mut answer = [0; 11];
+    stream.read_exact(&mut answer).ok()?;
+    // a record of a handshake with a hello in it
+    (answer[0] == 22 && answer[5] == 2).then_some(answer[10])
+}
+
+#[test]
+fn clients_speak_what_the_profile_has() {
+    for (tls, old, intermediate) in
+        [(TlsVersions::Old, true, true), (TlsVersions::Intermediate, false, true), (TlsVersions::Modern, false, false)]
+    {
+        let (model, pem) = site(Settings { tls, ..Settings::default() });
+        run(&model, |haproxy| {
+            let https = haproxy.address("https");
+            let serves = |version| status(&ask_tls(&client_with(&pem, &[version], None), https, &get("/", ""))) == 200;
+            assert!(serves(&rustls::version::TLS13), "{tls:?}");
+            assert_eq!(serves(&rustls::version::TLS12), intermediate, "{tls:?}");
+            let answered = [1, 3].map(|minor| old_hello(https, minor));
+            assert_eq!(answered, if old { [Some(1), Some(3)] } else { [None, None] }, "{tls:?}");
+        });
+    }
+}
+
+/// An authority, and chain and key of a client that it vouches for.
+fn authority(title: &str) -> (String, String) {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    let (key, own) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    parameters.distinguished_name.push(DnType::CommonName, title);
+    let certificate = parameters.self_signed(&key).unwrap().pem();
+    let issuer = Issuer::from_ca_cert_pem(&certificate, key).unwrap();
+    let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+    parameters.distinguished_name = rcgen::DistinguishedName::new();
+    parameters.distinguished_name.push(DnType::CommonName, format!("of {title}\nX-Bad: 1"));
+    let leaf = parameters.signed_by(&own, &issuer).unwrap().pem();
+    (certificate, format!("{leaf}{}", own.serialize_pem()))
+}
+
+/// Lets clients show certificates of the authority `pem`.
+fn verified(model: &mut Model, required: bool, pem: &str) {
+    let authorities = CaId("infra_configmap_clients_ca.crt".into());
+    let lines: String = pem.lines().filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect();
+    model.ca_bundles.insert(authorities.clone(), CaBundle { pem: lines.into(), sources: Arc::new([source()]) });
+    model.settings.client_certificates = Some(ClientCertificates { required, authorities: Some(authorities) });
+}
+
+#[test]
+fn clients_show_certificates_and_servers_are_told_whose() {
+    let ((good_ca, good), (_, bad)) = (authority("good"), authority("bad"));
+    for required in [true, false] {
+        let (mut model, pem) = site(Settings::default());
+        verified(&mut model, required, &good_ca);
+        run(&model, |haproxy| {
+            let ask = |own| {
+                let client = client_with(&pem, rustls::DEFAULT_VERSIONS, own);
+                ask_tls(&client, haproxy.address("https"), &get("/", "X-SSL-Client-DN: CN=boss\r\nX-SSL-Client-Cert: x\r\n"))
+            };
+            let lines = |answer: &str| got(answer).1.to_lowercase();
+            let answer = ask(Some(&good));
+            assert_eq!(status(&answer), 200, "{answer}");
+            let told = lines(&answer);
+            assert!(told.contains("x-ssl-client-dn: cn=of good\\0ax-bad: 1\n"), "{told}");
+            assert!(told.contains("x-ssl-client-sha256: ") && !told.contains("boss") && !told.contains("client-cert"), "{told}");
+            assert_eq!(status(&ask(Some(&bad))), 0);
+            let without = ask(None);
+            assert_eq!(status(&without), if required { 0 } else { 200 }, "{without}");
+            assert!(!lines(&without).contains("x-ssl-client"), "{without}");
+            // without TLS nobody is anybody
+            let plain = haproxy.request("GET", "a.test", "/", "X-SSL-Client-DN: CN=boss\r\n");
+            assert!(status(&plain) == 200 && !lines(&plain).contains("x-ssl-client"), "{plain}");
+        });
+    }
+}
+
+#[test]
+fn without_authorities_nobody_is_let_in_where_certificates_are_required() {
+    for required in [true, false] {
+        let (mut model, pem) = site(Settings::default());
+        model.settings.client_certificates = Some(ClientCertificates { required, authorities: None });
+        run(&model, |haproxy| {
+            let mut connection = ClientConnection::new(client(&pem), ServerName::try_from("a.test").unwrap()).unwrap();
+            let mut stream = TcpStream::connect(haproxy.address("https")).unwrap();
+            let refused = connection.complete_io(&mut stream).is_err();
+            assert_eq!(refused, required);
+            assert_eq!(status(&haproxy.get("a.test", "/")), 200);
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_authority_for_clients_is_live() {
+    let ((first_ca, first), (second_ca, second)) = (authority("first"), authority("second"));
+    for (version, haproxy) in haproxies() {
+        let (mut model, pem) = site(Settings::default());
+        verified(&mut model, true, &first_ca);
+        let mut site = Site::start(*version, haproxy, model).await;
+        let https = site.rig.https;
+        let serves = |own: &str| status(&ask_tls(&client_with(&pem, rustls::DEFAULT_VERSIONS, Some(own)), https, &get("/", ""))) == 200;
+        assert!(serves(&first) && !serves(&second));
+        let reloads = site.rig.status().reload_count;
+        let status = site.change(|model| verified(model, true, &second_ca)).await;
+        assert!(!serves(&first) && serves(&second));
+        assert_eq!(status.reload_count, reloads);
     }
 }

@@ -37,9 +37,10 @@ impl Renderer {
         let mut relays = Vec::new();
         let (plain, secure) = (settings::lines(&model.settings, false), settings::lines(&model.settings, true));
         self.tell_settings(plain.1.into_iter().chain(secure.1));
+        let verification = settings::verification(&model.settings);
         for (name, listener) in &model.listeners {
             let settings = if matches!(listener.protocol, Protocol::Https { .. }) { &secure.0 } else { &plain.0 };
-            match self.frontend(name, listener, settings) {
+            match self.frontend(name, listener, settings, &verification) {
                 Ok(section) => {
                     self.findings.remove(&Subject::Listener(name.clone()));
                     sections.push(section);
@@ -117,8 +118,9 @@ impl Renderer {
         }
     }
 
-    /// `settings`: the lines that go in front of its routing, where it has some.
-    fn frontend(&self, name: &str, listener: &Listener, settings: &[Line]) -> Result<Section, Refused> {
+    /// `settings`: the lines that go in front of its routing, where it has some. `verification`: what is said where its TLS
+    /// ends.
+    fn frontend(&self, name: &str, listener: &Listener, settings: &[Line], verification: &[Word]) -> Result<Section, Refused> {
         let http = matches!(listener.protocol, Protocol::Http { .. } | Protocol::Https { .. });
         let head = Line::of("frontend").with(Word::name(name)?).and("from").and(if http { "_front" } else { "_front_tcp" });
         let mut section = Section::new(head);
@@ -137,6 +139,7 @@ impl Renderer {
             Protocol::Https { table, certificates } => {
                 let bind = bind.and("ssl default-crt").and(DEFAULT_CERTIFICATE).and("crt-list").with(Word::text(&list_path(certificates))?);
                 let bind = bind.and("alpn h2,http/1.1 tls-ticket-keys").and(TICKET_KEYS);
+                let bind = verification.iter().cloned().fold(bind, Line::with);
                 section.push(bind).push(relay_bind(name)?);
                 section.lines.extend_from_slice(settings);
                 self.routing(&mut section, table, None)?;

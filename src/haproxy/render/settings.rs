@@ -3,8 +3,8 @@
 use super::Renderer;
 use crate::haproxy::bundle::{Content, ResourceKey};
 use crate::haproxy::config::{Expr, Fmt, Line, Refused, Word};
-use crate::haproxy::shape::{Problem, check};
-use crate::model::{ErrorPage, Forwarded, HeaderEdits, Hsts, PageKind, Settings};
+use crate::haproxy::shape::{Problem, ca_path, check};
+use crate::model::{ClientCertificates, ErrorPage, Forwarded, HeaderEdits, Hsts, PageKind, Settings};
 use crate::report::{PrivateBytes, codes};
 use std::sync::Arc;
 
@@ -53,10 +53,19 @@ pub(super) fn answer(settings: &Settings, status: u16) -> Result<Line, Refused> 
     }
 }
 
+/// What is said where TLS ends, of the certificates of clients.
+pub(super) fn verification(settings: &Settings) -> Vec<Word> {
+    let Some(ClientCertificates { required, authorities: Some(ca) }) = &settings.client_certificates else { return Vec::new() };
+    // such a path has nothing that could be refused
+    let Ok(file) = Word::text(&ca_path(&ca.0)) else { return Vec::new() };
+    vec![Word::of("ca-file"), file, Word::of("verify"), Word::of(if *required { "required" } else { "optional" })]
+}
+
 /// The lines that `settings` add to an HTTP frontend in front of its routing, and what had to be left out of them.
 /// `secure`: its clients speak TLS.
 pub(super) fn lines(settings: &Settings, secure: bool) -> (Vec<Line>, Vec<Problem>) {
     let mut builder = Builder { settings, secure, lines: Vec::new(), problems: Vec::new() };
+    builder.client_certificates();
     builder.pages();
     builder.compression();
     builder.requests();
@@ -82,6 +91,29 @@ impl Builder<'_> {
 
     fn refuse(&mut self, field: &'static str, message: String) {
         self.problems.push(Problem { field, code: codes::INVALID_VALUE, message, help: "write a value without it" });
+    }
+
+    /// What a worker of before a reload passes on comes without TLS, and has its headers from there.
+    fn client_certificates(&mut self) {
+        let Some(wanted) = &self.settings.client_certificates else { return };
+        if !self.secure {
+            self.lines.push(Line::of("http-request del-header X-SSL-Client- -m beg"));
+            return;
+        }
+        match (&wanted.authorities, wanted.required) {
+            (None, true) => self.lines.push(Line::of("tcp-request connection reject")),
+            // a session of before may be resumed without one
+            (Some(_), true) => self.lines.push(Line::of("http-request deny deny_status 403 if { ssl_fc } !{ ssl_c_used }")),
+            (_, false) => {}
+        }
+        self.lines.push(Line::of("http-request del-header X-SSL-Client- -m beg if { ssl_fc }"));
+        if wanted.authorities.is_some() {
+            // in this form nothing in a name can end a header
+            let (subject, fingerprint) = (Expr::of("ssl_c_s_dn(,0,rfc2253)"), Expr::of("ssl_c_der,sha2(256),hex"));
+            let line = |header, value| Line::of("http-request set-header").and(header).with(Word::value(value)).and("if { ssl_c_used }");
+            self.lines.push(line("X-SSL-Client-DN", &subject));
+            self.lines.push(line("X-SSL-Client-SHA256", &fingerprint));
+        }
     }
 
     /// What goes wrong in a backend is answered with a page of the frontend, as no backend has its own.

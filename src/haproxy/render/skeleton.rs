@@ -4,7 +4,7 @@ use super::Renderer;
 use crate::haproxy::bundle::{Content, ResourceKey};
 use crate::haproxy::config::{Line, Refused, Section, Word, write};
 use crate::haproxy::shape::ValueMap;
-use crate::model::{HeaderEdits, Settings};
+use crate::model::{HeaderEdits, Settings, TlsVersions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -65,13 +65,38 @@ fn global(settings: &Settings) -> Section {
     if added > 0 {
         section.push(Line::of("tune.maxrewrite").with(bytes(rewriting)));
     }
-    section
-        .add("ssl-load-extra-files none")
-        .add("ssl-default-bind-options ssl-min-ver TLSv1.2")
-        .add("ssl-default-server-options ssl-min-ver TLSv1.2")
-        .add("tune.ssl.default-dh-param 2048");
+    section.add("ssl-load-extra-files none");
+    section.lines.extend(tls(settings.tls));
+    section.add("ssl-default-server-options ssl-min-ver TLSv1.2").add("tune.ssl.default-dh-param 2048");
     section
 }
+
+/// Mozilla's recommendations, version 5.7. The suites of TLS 1.3 are all good and all of OpenSSL's: they are left to it,
+/// and tickets are not turned off, as their keys are shared and change.
+fn tls(versions: TlsVersions) -> Vec<Line> {
+    match versions {
+        TlsVersions::Modern => vec![Line::of("ssl-default-bind-options prefer-client-ciphers ssl-min-ver TLSv1.3")],
+        TlsVersions::Intermediate => vec![
+            Line::of("ssl-default-bind-options prefer-client-ciphers ssl-min-ver TLSv1.2"),
+            Line::of("ssl-default-bind-ciphers").and(INTERMEDIATE),
+        ],
+        TlsVersions::Old => {
+            vec![Line::of("ssl-default-bind-options ssl-min-ver TLSv1.0"), Line::of("ssl-default-bind-ciphers").and(OLD)]
+        }
+    }
+}
+
+const INTERMEDIATE: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:\
+    ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305:DHE-RSA-AES128-GCM-SHA256:\
+    DHE-RSA-AES256-GCM-SHA384:DHE-RSA-CHACHA20-POLY1305";
+
+/// With the security level at which OpenSSL 3 still signs handshakes of TLS 1.0 and 1.1.
+const OLD: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:\
+    ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305:DHE-RSA-AES128-GCM-SHA256:\
+    DHE-RSA-AES256-GCM-SHA384:DHE-RSA-CHACHA20-POLY1305:ECDHE-ECDSA-AES128-SHA256:ECDHE-RSA-AES128-SHA256:\
+    ECDHE-ECDSA-AES128-SHA:ECDHE-RSA-AES128-SHA:ECDHE-ECDSA-AES256-SHA384:ECDHE-RSA-AES256-SHA384:ECDHE-ECDSA-AES256-SHA:\
+    ECDHE-RSA-AES256-SHA:DHE-RSA-AES128-SHA256:DHE-RSA-AES256-SHA256:AES128-GCM-SHA256:AES256-GCM-SHA384:AES128-SHA256:\
+    AES256-SHA256:AES128-SHA:AES256-SHA:DES-CBC3-SHA:@SECLEVEL=0";
 
 /// A start never waits for a name server: names are only resolved for requests.
 fn resolvers(servers: &[SocketAddr]) -> Result<Section, Refused> {

@@ -1,5 +1,5 @@
 use super::{Case, ingress, service};
-use crate::model::{ErrorPage, ForwardFor, Forwarded, HeaderEdits, Hsts, PageKind, Settings, Touched};
+use crate::model::{ClientCertificates, ErrorPage, ForwardFor, Forwarded, HeaderEdits, Hsts, PageKind, Settings, TlsVersions, Touched};
 use crate::report::codes;
 
 /// The fleet with `spec` beside its class, before what else there is.
@@ -100,4 +100,28 @@ fn pages_that_appear_or_change_are_used_and_touch_the_settings_only() {
     case.silent();
     assert_eq!(case.set(&pages("{503.html: two}")), Touched { settings: true, ..Touched::default() });
     assert_eq!(&*settings(&case).error_pages[&503].body, "two");
+}
+
+#[test]
+fn authorities_of_clients_come_from_either_kind_and_their_absence_lets_nobody_pass() {
+    const FIELD: &str = "spec.tls.clientTLS.caRef.name";
+    let spec = |kind: &str| format!("tls: {{profile: Modern, clientTLS: {{policy: Required, caRef: {{kind: {kind}, name: ca}}}}}}");
+    let object = |kind: &str, host: &str| {
+        let pem = super::secret("ca", host).replace("tls.crt", "ca.crt");
+        let pem = pem.replace("metadata: {name", "metadata: {namespace: infra, name");
+        if kind == "Secret" { pem } else { pem.replace("kind: Secret", "kind: ConfigMap").replace("stringData", "data") }
+    };
+    for kind in ["Secret", "ConfigMap"] {
+        let mut case = case(&spec(kind));
+        assert_eq!(case.told(), [(codes::NOT_FOUND, "IngressDeployment infra/edge".to_owned(), FIELD)]);
+        assert_eq!(settings(&case).client_certificates, Some(ClientCertificates { required: true, authorities: None }));
+        assert_eq!(settings(&case).tls, TlsVersions::Modern);
+        case.set(&object(kind, "one"));
+        case.silent();
+        let id = settings(&case).client_certificates.clone().unwrap().authorities.unwrap();
+        assert!(case.translator.model().ca_bundles[&id].pem.starts_with("-----BEGIN CERTIFICATE"), "{kind}");
+        // the certificates themselves are live
+        let touched = case.set(&object(kind, "two"));
+        assert_eq!(touched, Touched { ca_bundles: [id].into(), ..Touched::default() });
+    }
 }
