@@ -4,6 +4,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 pub(in crate::api) mod http;
+mod logging;
 pub(in crate::api) mod patterns;
 mod pods;
 mod publishing;
@@ -13,7 +14,10 @@ mod tls;
 mod values;
 
 pub use http::{Compression, EmptyRequests, ForwardedPolicy, HeaderAction, HeaderActionType, Hsts, Http, HttpHeaders, UniqueId};
-pub use pods::{Amounts, Autoscaling, PatchOperation, PatchStep, Resources, Texts, TopologySpread, Tuning, WhenUnsatisfiable, Zone};
+pub use logging::{AccessLog, Capture, Captures, LogDestination, LogEmptyRequests, Logging, Syslog};
+pub use pods::{
+    Amounts, Autoscaling, PatchOperation, PatchStep, Resources, Texts, Timeouts, TopologySpread, Tuning, WhenUnsatisfiable, Zone,
+};
 pub use publishing::{
     AdditionalService, ExternalTrafficPolicy, HostNetwork, IpFamily, IpFamilyPolicy, LoadBalancer, NetworkPolicy, NodePorts, Publishing,
     PublishingType, ServiceType, TrafficDistribution,
@@ -150,7 +154,7 @@ pub struct IngressDeploymentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// What HAProxy may use of a node.
+    /// What HAProxy may use of a node, and how long it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Tuning>,
 
@@ -216,6 +220,10 @@ pub struct IngressDeploymentSpec {
     /// What the fleet does with every request and response, whatever the routes say.
     #[serde(default)]
     pub http: Http,
+
+    /// What the fleet writes down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logging: Option<Logging>,
 
     /// Which routes are let in.
     #[serde(default)]
@@ -323,6 +331,20 @@ pub struct RouteAdmission {
     /// Whether several namespaces may have routes for one host.
     #[serde(default)]
     pub namespace_ownership: NamespaceOwnership,
+    /// Whether rules may have wildcards such as `*.example.com` for hosts. Where they may not, such a rule is left out;
+    /// certificates may still be for wildcards.
+    #[serde(default)]
+    pub wildcard_policy: WildcardPolicy,
+}
+
+/// Whether rules may have wildcards for hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum WildcardPolicy {
+    /// They may.
+    #[default]
+    Allowed,
+    /// They may not.
+    Disallowed,
 }
 
 /// Whether several namespaces may have routes for one host.

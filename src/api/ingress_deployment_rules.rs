@@ -6,8 +6,8 @@ use super::ingress_deployment::http::{RESERVED, RESERVED_HEADERS};
 use super::ingress_deployment::patterns;
 use super::schema::{Fault, faults};
 use super::{
-    AdditionalService, Autoscaling, Duration, HeaderAction, HeaderActionType, Http, IngressDeploymentSpec, IntOrPercent, LoadBalancer,
-    Publishing, PublishingType, ServiceType, Texts,
+    AccessLog, AdditionalService, Autoscaling, Duration, HeaderAction, HeaderActionType, Http, IngressDeploymentSpec, IntOrPercent,
+    LoadBalancer, LogDestination, Publishing, PublishingType, ServiceType, Texts,
 };
 use crate::report::{Diagnostic, ObjectRef, codes};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
@@ -50,6 +50,9 @@ impl IngressDeploymentSpec {
         rules.rollout(self);
         rules.publishing(&self.publishing);
         rules.http(&self.http);
+        if let Some(access) = self.logging.as_ref().and_then(|logging| logging.access.as_ref()) {
+            rules.access_log(access);
+        }
         rules.found
     }
 }
@@ -219,6 +222,17 @@ impl Rules<'_> {
         }
     }
 
+    fn access_log(&mut self, access: &AccessLog) {
+        self.hold(
+            access.syslog.is_some() == (access.destination == LogDestination::Syslog),
+            "spec.logging.access.syslog",
+            "destination Syslog needs syslog, and Container takes none",
+        );
+        if let Some(syslog) = &access.syslog {
+            self.hold(syslog.address.parse::<IpAddr>().is_ok(), "spec.logging.access.syslog.address", "this takes an IP address");
+        }
+    }
+
     fn header_actions(&mut self, field: &str, actions: &[HeaderAction]) {
         for (index, action) in actions.iter().enumerate() {
             self.header_name(&format!("{field}[{index}].name"), &action.name);
@@ -307,7 +321,13 @@ mod tests {
             "tls": {"defaultCertificateRef": {"name": "a"}, "clientTLS": {"policy": "Required", "caRef": {"name": "a"}}}, "ports": {"http": 80, "https": 443},
             "nodeSelector": {"a": "b"}, "tolerations": [{"key": "a"}], "topologySpread": {"maxSkew": 1}, "priorityClassName": "a",
             "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
-            "tuning": {"threads": 1, "maxConnections": 1000}, "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
+            "tuning": {
+                "threads": 1, "maxConnections": 1000, "headerBufferBytes": 16384, "healthCheckInterval": "2s", "hardStopAfter": "1h",
+                "timeouts": {
+                    "client": "1s", "clientFin": "1s", "httpRequest": "1s", "httpKeepAlive": "1s", "connect": "1s", "queue": "1s",
+                    "server": "1s", "tunnel": "1s",
+                },
+            }, "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
             "podTemplatePatch": [{"op": "copy", "path": "/a", "from": "/b"}],
             "rollout": {"maxSurge": "25%", "maxUnavailable": 1, "minReadySeconds": 1, "progressDeadlineSeconds": 5},
             "http": {
@@ -318,6 +338,13 @@ mod tests {
                 "hsts": {"maxAge": 31_536_000, "includeSubDomains": true, "preload": true}, "errorPagesRef": {"name": "a"},
                 "compression": {"mimeTypes": ["text/html"]},
             },
+            "logging": {"access": {
+                "destination": "Syslog", "syslog": {"address": "192.0.2.1", "port": 514, "facility": "local0"}, "format": "%ci",
+                "maxLength": 1024, "captures": {
+                    "requestHeaders": [{"name": "a", "maxLength": 1}], "responseHeaders": [{"name": "a", "maxLength": 1}],
+                    "cookies": [{"name": "a", "maxLength": 1}],
+                },
+            }},
             "disruption": {"maxUnavailable": 1}, "drain": {"deregistrationDelay": "45s", "timeout": "60s"},
             "publishing": {
                 "type": "LoadBalancer", "loadBalancer": balancer, "nodePorts": {"http": 30080, "https": 30443},
@@ -625,6 +652,16 @@ mod tests {
                 "spec.http.hsts preload needs includeSubDomains and a maxAge of at least 31536000",
                 json!({"http": {"hsts": {"maxAge": 31_535_999, "includeSubDomains": true, "preload": true}}}),
                 "spec.http.hsts.preload",
+            ),
+            (
+                "spec.logging.access destination Syslog needs syslog, and Container takes none",
+                json!({"logging": {"access": {"destination": "Syslog"}}}),
+                "spec.logging.access.syslog",
+            ),
+            (
+                "spec.logging.access.syslog.address this takes an IP address",
+                json!({"logging": {"access": {"destination": "Syslog", "syslog": {"address": "logs"}}}}),
+                "spec.logging.access.syslog.address",
             ),
             (
                 "spec.publishing.additionalServices[] loadBalancer needs type LoadBalancer",

@@ -1,8 +1,9 @@
 //! What the listeners of a fleet do with every request, whatever the routes say.
 
-use super::{CaId, HeaderEdits};
+use super::{CaId, HeaderEdits, Millis};
 use crate::report::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What the listeners of a fleet do with every request, whatever the routes say. Its default is that of a fleet that
@@ -29,6 +30,129 @@ pub struct Settings {
     pub tls: TlsVersions,
     /// Whether clients of HTTPS show certificates.
     pub client_certificates: Option<ClientCertificates>,
+    /// A line for each request.
+    pub access_log: Option<AccessLog>,
+    /// How long is waited for a client that neither sends nor takes anything.
+    pub client_timeout: Option<Millis>,
+    /// The same once it has closed its half.
+    pub client_fin_timeout: Option<Millis>,
+    /// How long is waited for the headers of a request.
+    pub http_request_timeout: Option<Millis>,
+    /// How long is waited for the next request: at most ten seconds, or workers of before a reload are kept by it.
+    pub keep_alive_timeout: Option<Millis>,
+    /// Bytes of a buffer without what these settings add to headers; HAProxy's 16384 at least.
+    pub buffer_bytes: Option<u32>,
+    /// How long a worker of before a reload lives.
+    pub hard_stop_after: Option<Millis>,
+}
+
+/// A line for each request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessLog {
+    /// Where lines go.
+    pub destination: LogDestination,
+    /// What a line says, made of text and [`LOG_VARIABLES`]; HAProxy's HTTP log format if nothing is said.
+    pub format: Option<LogFormat>,
+    /// Bytes after which a line is cut off: 80 to 65535.
+    pub max_length: u32,
+    /// Headers of requests (tokens) that are written down, with the bytes of each.
+    pub request_headers: Vec<(Box<str>, u32)>,
+    /// Headers of responses.
+    pub response_headers: Vec<(Box<str>, u32)>,
+    /// Cookies of requests.
+    pub cookies: Vec<(Box<str>, u32)>,
+    /// Whether there is a line for a connection without a request.
+    pub empty_requests: bool,
+}
+
+/// Where lines go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogDestination {
+    /// Standard output.
+    Output,
+    /// A server of syslog (RFC 5424), by UDP.
+    Syslog {
+        /// Where it is.
+        address: SocketAddr,
+        /// The number of its local facility: 0 to 7.
+        facility: u8,
+    },
+}
+
+/// A log format that has been read: text, and variables of HAProxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFormat(Vec<LogPart>);
+
+/// A part of a log format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogPart {
+    /// Text, taken literally.
+    Text(Box<str>),
+    /// A variable.
+    Variable {
+        /// `+` or `-` and one of `Q`, `X`, `E`, each: in quotes, in hexadecimal, escaped.
+        flags: Vec<(bool, char)>,
+        /// One of [`LOG_VARIABLES`].
+        name: &'static str,
+    },
+}
+
+/// The variables of log formats that both release lines know in HTTP mode (configuration manual, 8.2.6).
+pub const LOG_VARIABLES: [&str; 62] = [
+    "B", "CC", "CS", "H", "HM", "HP", "HPO", "HQ", "HU", "HV", "ID", "ST", "T", "Ta", "Tc", "Td", "Th", "Ti", "Tq", "TR", "Tr", "Ts", "Tt",
+    "Tu", "Tw", "U", "ac", "b", "bc", "bi", "bp", "bq", "ci", "cp", "f", "fc", "fi", "fp", "ft", "hr", "hrl", "hs", "hsl", "lc", "ms",
+    "pid", "r", "rc", "rt", "s", "sc", "si", "sp", "sq", "sslc", "sslv", "t", "tr", "trg", "trl", "ts", "tsc",
+];
+
+impl LogFormat {
+    /// Reads a format. What is wrong with it is said in words.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('%') {
+            if !before.is_empty() {
+                parts.push(LogPart::Text(before.into()));
+            }
+            if let Some(after) = after.strip_prefix('%') {
+                parts.push(LogPart::Text("%".into()));
+                rest = after;
+                continue;
+            }
+            let (flags, after) = flags(after)?;
+            let end = after.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(after.len());
+            let (written, after) = after.split_at(end);
+            let Some(name) = LOG_VARIABLES.into_iter().find(|name| *name == written) else {
+                return Err(match after.chars().next() {
+                    Some('[') if written.is_empty() => "has an expression (%[…])".to_owned(),
+                    _ if written.is_empty() => "has a % that begins no variable".to_owned(),
+                    _ => format!("has the variable %{written}, which is not one of HTTP logs"),
+                });
+            };
+            parts.push(LogPart::Variable { flags, name });
+            rest = after;
+        }
+        if !rest.is_empty() {
+            parts.push(LogPart::Text(rest.into()));
+        }
+        Ok(Self(parts))
+    }
+
+    /// Its parts, in order.
+    pub fn parts(&self) -> &[LogPart] {
+        &self.0
+    }
+}
+
+/// The flags in front of a variable, and what follows them.
+fn flags(text: &str) -> Result<(Vec<(bool, char)>, &str), String> {
+    let Some(inner) = text.strip_prefix('{') else { return Ok((Vec::new(), text)) };
+    let wrong = || "has flags other than +Q, +X, +E and their opposites in braces".to_owned();
+    let (inner, after) = inner.split_once('}').ok_or_else(wrong)?;
+    let flag = |flag: &str| match flag.as_bytes() {
+        [sign @ (b'+' | b'-'), letter @ (b'Q' | b'X' | b'E')] => Ok((*sign == b'+', char::from(*letter))),
+        _ => Err(wrong()),
+    };
+    Ok((inner.split(',').map(flag).collect::<Result<_, _>>()?, after))
 }
 
 /// What clients may speak, after Mozilla's recommendations for servers (version 5.7).

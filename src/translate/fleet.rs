@@ -1,13 +1,15 @@
 //! The fleet itself: what its `IngressDeployment` says about everything.
 
 mod http;
+mod logging;
 mod tls;
+mod tuning;
 
 use super::class::Class;
 use super::ingress::{Wish, look_up_port};
 use super::lookups::{Key, Lookups};
 use super::names;
-use crate::api::{ConfigMap, FleetTls, IngressDeployment, NamespaceOwnership, PortRef};
+use crate::api::{ConfigMap, FleetTls, IngressDeployment, NamespaceOwnership, PortRef, WildcardPolicy};
 use crate::model::{BackendId, CaBundle, CaId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Settings, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
@@ -38,6 +40,8 @@ pub(super) struct FleetSettings {
     pub proxy_protocol: bool,
     /// Whether several namespaces may have routes for one host.
     pub ownership: NamespaceOwnership,
+    /// Whether rules may have wildcards for hosts.
+    pub wildcards: WildcardPolicy,
 }
 
 /// All that every fragment depends on. When it changes, everything is done anew.
@@ -74,6 +78,12 @@ pub(super) fn read(id: &FleetId, mut look: Lookups<'_>) -> Read {
         reader.settings(&fleet);
         reader.scope(&fleet);
         reader.http(&fleet.spec.http);
+        if let Some(logging) = &fleet.spec.logging {
+            reader.logging(logging);
+        }
+        if let Some(tuning) = &fleet.spec.tuning {
+            reader.tuning(tuning);
+        }
         reader.tls(fleet.spec.tls.as_ref().unwrap_or(&FleetTls::default()));
         reader.default_certificate(&fleet);
         reader.default_backend(&fleet);
@@ -93,6 +103,13 @@ struct Reader<'r, 'w> {
 impl Reader<'_, '_> {
     fn error(&mut self, field: &str, code: Code, message: impl Into<String>, help: &str) {
         self.state.diagnostics.push(Diagnostic::error(&self.object, field, code, message, help));
+    }
+
+    /// Adds `policy` below the fleet scope: what holds where no Backend says otherwise.
+    fn widest(&mut self, policy: &Policy) {
+        if *policy != Policy::default() {
+            self.state.policy = Arc::new((*self.state.policy).clone().or(policy));
+        }
     }
 
     fn settings(&mut self, fleet: &IngressDeployment) {
@@ -126,6 +143,7 @@ impl Reader<'_, '_> {
             https_port,
             proxy_protocol: spec.publishing.proxy_protocol,
             ownership: spec.route_admission.namespace_ownership,
+            wildcards: spec.route_admission.wildcard_policy,
         };
     }
 

@@ -11,9 +11,10 @@ use haproxy_fleet::model::*;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A model with both listeners, a host and a server behind it; and the certificate of the host.
 fn site(settings: Settings) -> (Model, String) {
@@ -413,4 +414,133 @@ async fn another_authority_for_clients_is_live() {
         assert!(!serves(&first) && serves(&second));
         assert_eq!(status.reload_count, reloads);
     }
+}
+
+fn access_log(destination: LogDestination) -> AccessLog {
+    AccessLog {
+        destination,
+        format: None,
+        max_length: 1024,
+        request_headers: Vec::new(),
+        response_headers: Vec::new(),
+        cookies: Vec::new(),
+        empty_requests: false,
+    }
+}
+
+/// What a server of syslog gets.
+fn syslog() -> (UdpSocket, LogDestination) {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let destination = LogDestination::Syslog { address: server.local_addr().unwrap(), facility: 3 };
+    (server, destination)
+}
+
+fn line(server: &UdpSocket) -> String {
+    let mut buffer = [0; 9000];
+    let (size, _) = server.recv_from(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..size]).trim_end().to_owned()
+}
+
+#[test]
+fn a_server_of_syslog_is_told_of_each_request_what_the_format_says() {
+    let (server, destination) = syslog();
+    let (mut model, _) = site(Settings { unique_id: Some("X-Request-ID".into()), ..Settings::default() });
+    let captured = |name: &str, bytes| vec![(Box::from(name), bytes)];
+    model.settings.access_log = Some(AccessLog {
+        format: Some(LogFormat::read(r#"{"to":"%{+E}HM %{+E}HP","is":%ST,"all":"%hr %hs","100%%":"'#$(x) é"}"#).unwrap()),
+        request_headers: captured("X-Request-ID", 36),
+        response_headers: captured("X-Origin", 2),
+        cookies: captured("session", 3),
+        ..access_log(destination)
+    });
+    run(&model, |haproxy| {
+        haproxy.request("GET", "a.test", "/x?y", "X-Request-ID: mine\r\nCookie: a=b; session=12345\r\n");
+        let line = line(&server);
+        // facility 19 (local3) and severity 6 (informational)
+        assert!(line.starts_with("<158>1 "), "{line}");
+        assert!(line.ends_with(r#"{"to":"GET /x","is":200,"all":"{mine|123} {ap}","100%":"'#$(x) é"}"#), "{line}");
+        // a health check is no request of a client: the next line is that of the next request
+        haproxy.get("none.test", "/later");
+        assert!(self::line(&server).contains(r#""to":"GET /later","is":404"#));
+    });
+}
+
+#[test]
+fn every_variable_of_a_log_format_is_known_to_haproxy_and_lines_are_cut_where_it_is_said() {
+    let (server, destination) = syslog();
+    let (mut model, _) = site(Settings::default());
+    let all: String = LOG_VARIABLES.iter().map(|name| format!("%{{+Q,-X}}{name} ")).collect();
+    model.settings.access_log =
+        Some(AccessLog { format: Some(LogFormat::read(&all).unwrap()), max_length: 480, ..access_log(destination) });
+    run(&model, |haproxy| {
+        haproxy.get("a.test", &format!("/{}", "x".repeat(400)));
+        assert!(line(&server).len() <= 480);
+    });
+}
+
+#[test]
+fn connections_without_a_request_are_written_down_where_that_is_asked_for() {
+    for empty_requests in [false, true] {
+        let (server, destination) = syslog();
+        let (mut model, _) = site(Settings::default());
+        model.settings.access_log = Some(AccessLog { empty_requests, ..access_log(destination) });
+        run(&model, |haproxy| {
+            let mut stream = TcpStream::connect(haproxy.address("http")).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            stream.read_to_end(&mut Vec::new()).unwrap();
+            haproxy.get("a.test", "/next");
+            let first = line(&server);
+            assert_eq!(first.contains("BADREQ"), empty_requests, "{first}");
+            let next = if empty_requests { line(&server) } else { first };
+            assert!(next.contains("\"GET /next HTTP/1.1\""), "{next}");
+        });
+    }
+}
+
+#[test]
+fn lines_go_to_the_output_of_the_process() {
+    let (mut model, _) = site(Settings::default());
+    model.settings.access_log = Some(access_log(LogDestination::Output));
+    for (version, haproxy) in haproxies() {
+        let running = Running::with_output(haproxy, &bundle(*version, &model), &["http", "https"]);
+        running.get("a.test", "/x");
+        let mut lines = BufReader::new(running.output()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains(" http shop_app_80_") && line.ends_with("\"GET /x HTTP/1.1\"")));
+    }
+}
+
+#[test]
+fn a_request_has_to_fit_the_buffer_that_the_fleet_has() {
+    for (buffer_bytes, expected) in [(None, 431), (Some(65_536), 200)] {
+        let (model, _) = site(Settings { buffer_bytes, ..Settings::default() });
+        run(&model, |haproxy| {
+            let header = format!("X-Long: {}\r\n", "x".repeat(30_000));
+            let found = status(&haproxy.request("GET", "a.test", "/", &header));
+            // the line that says that it is too long differs between releases
+            assert!(found == expected || expected == 431 && found == 400, "{found}");
+        });
+    }
+}
+
+#[test]
+fn a_client_is_waited_for_as_long_as_the_fleet_says() {
+    let second = Some(Millis(1_000));
+    let (model, _) = site(Settings {
+        http_request_timeout: second,
+        keep_alive_timeout: second,
+        client_timeout: Some(Millis(5_000)),
+        client_fin_timeout: second,
+        hard_stop_after: Some(Millis(60_000)),
+        ..Settings::default()
+    });
+    run(&model, |haproxy| {
+        // half of a request
+        assert_eq!(status(&ask(haproxy.address("http"), "GET / HTTP/1.1\r\nHost: a.te")), 408);
+        // nothing after a request: the connection ends without a word
+        let answer = ask(haproxy.address("http"), "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        assert_eq!((status(&answer), answer.matches("HTTP/1.1 ").count()), (200, 1));
+        let global = std::fs::read_to_string(haproxy.directory.path().join("10-global.cfg")).unwrap();
+        assert!(global.contains("hard-stop-after 60s\n"), "{global}");
+    });
 }

@@ -352,6 +352,10 @@ fn fixed(relays: &[&ListenerName], common: &Settings) -> Result<[Section; 4], Re
     missing.push(settings::answer(common, 404)?);
     unavailable.push(settings::answer(common, 503)?);
     let mut relay = section("backend _relay from _static");
+    if common.access_log.is_some() {
+        // the worker that it goes to writes it down
+        relay.add("http-request set-log-level silent");
+    }
     for name in relays {
         let server = Line::of("server").with(Word::name(name)?).with(Word::env("abns@", "FLEET_RELAY", &format!("-{name}"))?);
         relay.push(server.and("send-proxy-v2"));

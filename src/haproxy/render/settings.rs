@@ -4,7 +4,7 @@ use super::Renderer;
 use crate::haproxy::bundle::{Content, ResourceKey};
 use crate::haproxy::config::{Expr, Fmt, Line, Refused, Word};
 use crate::haproxy::shape::{Problem, ca_path, check};
-use crate::model::{ClientCertificates, ErrorPage, Forwarded, HeaderEdits, Hsts, PageKind, Settings};
+use crate::model::{AccessLog, ClientCertificates, ErrorPage, Forwarded, HeaderEdits, Hsts, LogDestination, PageKind, Settings};
 use crate::report::{PrivateBytes, codes};
 use std::sync::Arc;
 
@@ -68,7 +68,9 @@ pub(super) fn lines(settings: &Settings, secure: bool) -> (Vec<Line>, Vec<Proble
     builder.client_certificates();
     builder.pages();
     builder.compression();
+    builder.log();
     builder.requests();
+    builder.captures();
     builder.responses();
     (builder.lines, builder.problems)
 }
@@ -121,6 +123,47 @@ impl Builder<'_> {
         for (status, page) in &self.settings.error_pages {
             self.take("spec.http.errorPagesRef", with_page(Line::of("http-error"), *status, page));
         }
+    }
+
+    fn log(&mut self) {
+        let Some(log) = &self.settings.access_log else { return };
+        self.take("spec.logging.access", destination(log));
+        if log.empty_requests {
+            self.lines.push(Line::of("no option dontlognull"));
+        }
+        match &log.format {
+            Some(format) => {
+                self.take("spec.logging.access.format", Word::log_format(format.parts()).map(|word| Line::of("log-format").with(word)));
+            }
+            None => self.lines.push(Line::of("option httplog")),
+        }
+        for (name, bytes) in log.response_headers.iter().take(32) {
+            if self.is_named("spec.logging.access.captures.responseHeaders", name) {
+                let line = Word::text(name).map(|word| Line::of("capture response header").with(word));
+                self.take("spec.logging.access.captures.responseHeaders", line.map(|line| line.and("len").with(Word::number(*bytes))));
+            }
+        }
+    }
+
+    /// By rules, which see what the fleet itself has made of requests.
+    fn captures(&mut self) {
+        let Some(log) = &self.settings.access_log else { return };
+        let captures = log.request_headers.iter().map(|capture| ("req.hdr", "spec.logging.access.captures.requestHeaders", capture));
+        let captures = captures.chain(log.cookies.iter().map(|capture| ("req.cook", "spec.logging.access.captures.cookies", capture)));
+        for (fetch, field, (name, bytes)) in captures.take(64) {
+            if self.is_named(field, name) {
+                let line = Expr::fetch(fetch, name).map(|value| Line::of("http-request capture").with(Word::expr(&value)));
+                self.take(field, line.map(|line| line.and("len").with(Word::number(*bytes))));
+            }
+        }
+    }
+
+    fn is_named(&mut self, field: &'static str, name: &str) -> bool {
+        let named = check::is_simple_token(name);
+        if !named {
+            self.refuse(field, format!("{name:?} is not the name of a header or cookie"));
+        }
+        named
     }
 
     /// In frontends, for backends of every kind: what a shape says of it holds for static ones only.
@@ -193,6 +236,19 @@ impl Builder<'_> {
         }
         may
     }
+}
+
+fn destination(log: &AccessLog) -> Result<Line, Refused> {
+    const FACILITIES: [&str; 8] = ["local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"];
+    let bytes = Word::number(log.max_length.clamp(80, 65_535));
+    Ok(match log.destination {
+        LogDestination::Output => Line::of("log stdout len").with(bytes).and("format raw local0 info"),
+        LogDestination::Syslog { address, facility } => {
+            let address = if address.is_ipv6() { format!("ipv6@{}:{}", address.ip(), address.port()) } else { address.to_string() };
+            let line = Line::of("log").with(Word::text(&address)?).and("len").with(bytes).and("format rfc5424");
+            line.and(FACILITIES[usize::from(facility) % FACILITIES.len()]).and("info")
+        }
+    })
 }
 
 fn unique_id(name: &str) -> Result<Line, Refused> {

@@ -4,7 +4,7 @@ use super::Renderer;
 use crate::haproxy::bundle::{Content, ResourceKey};
 use crate::haproxy::config::{Line, Refused, Section, Word, write};
 use crate::haproxy::shape::ValueMap;
-use crate::model::{HeaderEdits, Settings, TlsVersions};
+use crate::model::{HeaderEdits, Millis, Settings, TlsVersions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ impl Renderer {
             // Numbers of addresses and ports: nothing that could be refused.
             Err(_) => sections.push(Section::new(Line::of("resolvers _dns"))),
         }
-        sections.extend(defaults());
+        sections.extend(defaults(settings));
         let text = write(&sections).unwrap_or_default();
         let sources = Arc::new([self.fleet_object()]);
         self.put(ResourceKey::Section("10-global".into()), Some((Content::Section(text.into()), sources)));
@@ -49,17 +49,23 @@ fn added(settings: &Settings) -> usize {
     size(&settings.request_headers).max(size(&settings.response_headers)).div_ceil(1_024) * 1_024
 }
 
+/// A time as HAProxy is told it, in whole seconds and at least one.
+fn seconds(time: Option<Millis>, otherwise: u32) -> Word {
+    Word::seconds(time.map_or(otherwise, |Millis(millis)| millis.div_ceil(1000)).max(1))
+}
+
 fn global(settings: &Settings) -> Section {
     let added = added(settings);
     let rewriting = REWRITING + added;
     // HAProxy does not keep more than half of a buffer for rewriting
-    let buffer = (BUFFER + added).max(2 * rewriting);
+    let base = settings.buffer_bytes.map_or(BUFFER, |bytes| usize::try_from(bytes).unwrap_or(BUFFER).max(BUFFER));
+    let buffer = (base + added).max(2 * rewriting);
     let bytes = |bytes: usize| Word::number(i64::try_from(bytes).unwrap_or(i64::MAX));
     let mut section = Section::new(Line::of("global"));
     section
         .add("default-path config")
         // Life of old workers after a reload; connections that outlive it are cut.
-        .add("hard-stop-after 3600s")
+        .push(Line::of("hard-stop-after").with(seconds(settings.hard_stop_after, 3600)))
         .add("mworker-max-reloads 50")
         .push(Line::of("tune.bufsize").with(bytes(buffer)));
     if added > 0 {
@@ -122,14 +128,16 @@ fn resolvers(servers: &[SocketAddr]) -> Result<Section, Refused> {
 }
 
 /// Without rules: a defaults section with rules cannot be shared by frontends and backends.
-fn defaults() -> [Section; 6] {
+fn defaults(settings: &Settings) -> [Section; 6] {
     let section = |head| Section::new(Line::of(head));
     let mut front = section("defaults _front");
+    front.add("mode http").push(Line::of("timeout client").with(seconds(settings.client_timeout, 60)));
+    if let Some(timeout) = settings.client_fin_timeout {
+        front.push(Line::of("timeout client-fin").with(seconds(Some(timeout), 0)));
+    }
     front
-        .add("mode http")
-        .add("timeout client 60s")
-        .add("timeout http-request 10s")
-        .add("timeout http-keep-alive 10s")
+        .push(Line::of("timeout http-request").with(seconds(settings.http_request_timeout, 10)))
+        .push(Line::of("timeout http-keep-alive").with(seconds(settings.keep_alive_timeout, 10)))
         // A reload answers the next request of a waiting connection instead of racing with it.
         .add("option idle-close-on-response")
         .add("option http-restrict-req-hdr-names delete")

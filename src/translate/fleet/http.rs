@@ -58,13 +58,6 @@ impl Reader<'_, '_> {
             }
         }
     }
-
-    /// Adds `policy` below the fleet scope: what holds where no Backend says otherwise.
-    fn widest(&mut self, policy: &Policy) {
-        if *policy != Policy::default() {
-            self.state.policy = Arc::new((*self.state.policy).clone().or(policy));
-        }
-    }
 }
 
 /// The part of the forwarded policy that is a matter of backends.

@@ -1,5 +1,8 @@
 use super::{Case, ingress, service};
-use crate::model::{ClientCertificates, ErrorPage, ForwardFor, Forwarded, HeaderEdits, Hsts, PageKind, Settings, TlsVersions, Touched};
+use crate::model::{
+    ClientCertificates, ErrorPage, ForwardFor, Forwarded, HeaderEdits, Hsts, LogDestination, Millis, PageKind, Settings, TlsVersions,
+    Touched,
+};
 use crate::report::codes;
 
 /// The fleet with `spec` beside its class, before what else there is.
@@ -124,4 +127,63 @@ fn authorities_of_clients_come_from_either_kind_and_their_absence_lets_nobody_pa
         let touched = case.set(&object(kind, "two"));
         assert_eq!(touched, Touched { ca_bundles: [id].into(), ..Touched::default() });
     }
+}
+
+#[test]
+fn a_log_format_with_anything_but_known_variables_is_told_and_the_usual_one_is_used() {
+    for (format, good) in [
+        ("%ci:%cp [%tr] %{+Q,-E}r %ST 100%% {x}", true),
+        ("no variable at all", true),
+        ("%[env(HOME)]", false),
+        ("%{+Q}[src]", false),
+        ("%nothing", false),
+        ("%cix", false),
+        ("%", false),
+        ("%{+Z}r", false),
+        ("%{+Q", false),
+    ] {
+        let case = case(&format!("logging: {{access: {{format: '{format}'}}}}"));
+        assert_eq!(settings(&case).access_log.as_ref().unwrap().format.is_some(), good, "{format}");
+        let expected = (codes::INVALID_VALUE, "IngressDeployment infra/edge".to_owned(), "spec.logging.access.format");
+        assert_eq!(case.told(), if good { vec![] } else { vec![expected] }, "{format}");
+    }
+}
+
+#[test]
+fn a_log_goes_where_the_fleet_says() {
+    assert_eq!(settings(&case("")).access_log, None);
+    let destination = |spec: &str| settings(&case(spec)).access_log.as_ref().unwrap().destination;
+    assert_eq!(destination("logging: {access: {}}"), LogDestination::Output);
+    let syslog = "logging: {access: {destination: Syslog, syslog: {address: '2001:db8::1', facility: local7}}}";
+    assert_eq!(destination(syslog), LogDestination::Syslog { address: "[2001:db8::1]:514".parse().unwrap(), facility: 7 });
+}
+
+#[test]
+fn times_of_the_fleet_hold_where_no_backend_says_otherwise() {
+    let tuning = "tuning: {headerBufferBytes: 32768, healthCheckInterval: 7s, hardStopAfter: 2h, timeouts: {client: 1m, clientFin: 5s, \
+        httpRequest: 3s, httpKeepAlive: 4s, connect: 6s, queue: 8s, server: 9s, tunnel: 1h}}";
+    let backend = "kind: Backend\nmetadata: {namespace: infra, name: b}\nspec: {server_timeout: 1000}\n---\n";
+    let case = Case::of(&(fleet(&format!("backendRef: {{name: b}}, {tuning}")) + backend + &routes()));
+    let policy = &case.only().1.policy;
+    let seconds = |seconds: u32| Some(Millis(seconds * 1000));
+    assert_eq!((policy.connect_timeout, policy.queue_timeout), (seconds(6), seconds(8)));
+    assert_eq!((policy.server_timeout, policy.tunnel_timeout, policy.server.inter), (seconds(1), seconds(3600), seconds(7)));
+    let settings = settings(&case);
+    assert_eq!((settings.client_timeout, settings.client_fin_timeout), (seconds(60), seconds(5)));
+    assert_eq!((settings.http_request_timeout, settings.keep_alive_timeout), (seconds(3), seconds(4)));
+    assert_eq!((settings.hard_stop_after, settings.buffer_bytes), (seconds(7200), Some(32_768)));
+    case.silent();
+}
+
+#[test]
+fn a_fleet_may_let_no_wildcard_in_and_still_serves_certificates_for_them() {
+    let wild = ingress("w", "'*.a.com'", "a").replace("  rules:", "  tls: [{hosts: ['*.a.com'], secretName: cert}]\n  rules:");
+    let objects = routes() + &wild + &super::secret("cert", "*.a.com");
+    let open = Case::of(&(fleet("") + &objects));
+    assert!(open.host("*.a.com").is_some());
+    open.silent();
+    let closed = Case::of(&(fleet("routeAdmission: {wildcardPolicy: Disallowed}") + &objects));
+    assert!(closed.host("a.com").is_some() && closed.host("*.a.com").is_none());
+    assert_eq!(closed.told(), [(codes::NOT_PERMITTED, "Ingress shop/w".to_owned(), "spec.rules[0].host")]);
+    assert_eq!(closed.translator.model().certificates.len(), 1);
 }
