@@ -95,7 +95,16 @@ impl LastWords {
     const KEPT: usize = 20;
 
     fn listen(child: &mut Child) -> Self {
-        let stderr = child.stderr.take();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        if let Some(stdout) = stdout {
+            // access logs, where a fleet has them
+            let mut lines = BufReader::new(stdout).lines();
+            tokio::spawn(async move {
+                while let Ok(Some(line)) = lines.next_line().await {
+                    tracing::debug!(target: "haproxy::access", "{line}");
+                }
+            });
+        }
         Self(tokio::spawn(async move {
             let mut kept = VecDeque::new();
             let Some(stderr) = stderr else { return kept };
@@ -128,7 +137,7 @@ pub fn spawn(launcher: Option<&[OsString]>, haproxy: &Path, socket: &Path, live:
     let mut listen = socket.as_os_str().to_owned();
     listen.push(",mode,600");
     command.args(&words[1..]).args(["-W", "-db", "-S"]).arg(listen).arg("-f").arg(live);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     // Ctrl-C goes to the whole foreground group of a terminal: HAProxy is stopped by its agent, not by that
     command.process_group(0);
     let mut child = command.spawn()?;

@@ -3,15 +3,22 @@
 // The columns of one kind name the same type more than once.
 #![allow(clippy::duplicated_attributes)]
 
+pub(in crate::api) mod http;
+mod logging;
 pub(in crate::api) mod patterns;
 mod pods;
 mod publishing;
 mod rollout;
 mod sharding;
 mod status;
+mod tls;
 mod values;
 
-pub use pods::{Amounts, Autoscaling, PatchOperation, PatchStep, Resources, Texts, TopologySpread, Tuning, WhenUnsatisfiable, Zone};
+pub use http::{Compression, EmptyRequests, ForwardedPolicy, HeaderAction, HeaderActionType, Hsts, Http, HttpHeaders, UniqueId};
+pub use logging::{AccessLog, Capture, Captures, LogDestination, LogEmptyRequests, Logging, Syslog};
+pub use pods::{
+    Amounts, Autoscaling, PatchOperation, PatchStep, Resources, Texts, Timeouts, TopologySpread, Tuning, WhenUnsatisfiable, Zone,
+};
 pub use publishing::{
     AdditionalService, ExternalTrafficPolicy, HostNetwork, IpFamily, IpFamilyPolicy, LoadBalancer, NetworkPolicy, NodePorts, Publishing,
     PublishingType, ServiceType, TrafficDistribution,
@@ -19,6 +26,7 @@ pub use publishing::{
 pub use rollout::{Disruption, Drain, Rollout, UnhealthyPodEvictionPolicy, UpgradePolicy};
 pub use sharding::{Operator, Requirement, Selector, Shard};
 pub use status::{Diagnostics, Finding, IngressDeploymentStatus};
+pub use tls::{CaRef, CaRefKind, ClientCertificatePolicy, ClientTls, FleetTls, TlsProfile};
 pub use values::{Duration, IntOrPercent, Quantity};
 
 use super::Meta;
@@ -157,7 +165,7 @@ pub struct IngressDeploymentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// What HAProxy may use of a node.
+    /// What HAProxy may use of a node, and how long it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Tuning>,
 
@@ -219,6 +227,14 @@ pub struct IngressDeploymentSpec {
     /// How TLS ends at the fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<FleetTls>,
+
+    /// What the fleet does with every request and response, whatever the routes say.
+    #[serde(default)]
+    pub http: Http,
+
+    /// What the fleet writes down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logging: Option<Logging>,
 
     /// Which routes are let in.
     #[serde(default)]
@@ -325,16 +341,6 @@ pub struct LocalRef {
 /// Names a ConfigMap of the fleet's namespace.
 pub type ConfigMapRef = LocalRef;
 
-/// How TLS ends at the fleet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct FleetTls {
-    /// A TLS Secret of the fleet's namespace: the certificate for names that no Ingress has one for. A
-    /// self-signed one if nothing is said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default_certificate_ref: Option<LocalRef>,
-}
-
 /// Which routes are let in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -342,6 +348,20 @@ pub struct RouteAdmission {
     /// Whether several namespaces may have routes for one host.
     #[serde(default)]
     pub namespace_ownership: NamespaceOwnership,
+    /// Whether rules may have wildcards such as `*.example.com` for hosts. Where they may not, such a rule is left out;
+    /// certificates may still be for wildcards.
+    #[serde(default)]
+    pub wildcard_policy: WildcardPolicy,
+}
+
+/// Whether rules may have wildcards for hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum WildcardPolicy {
+    /// They may.
+    #[default]
+    Allowed,
+    /// They may not.
+    Disallowed,
 }
 
 /// Whether several namespaces may have routes for one host.

@@ -2,11 +2,12 @@
 //! not come from one. A test holds the two together. Rules about what a field was before are the API server's alone.
 
 use super::crd::crds;
+use super::ingress_deployment::http::{RESERVED, RESERVED_HEADERS};
 use super::ingress_deployment::patterns;
 use super::schema::{Fault, faults};
 use super::{
-    AdditionalService, Autoscaling, Duration, IngressDeploymentSpec, IntOrPercent, LoadBalancer, Publishing, PublishingType, Selector,
-    ServiceType, Texts,
+    AccessLog, AdditionalService, Autoscaling, Duration, HeaderAction, HeaderActionType, Http, IngressDeploymentSpec, IntOrPercent,
+    LoadBalancer, LogDestination, Publishing, PublishingType, Selector, ServiceType, Texts,
 };
 use crate::report::{Diagnostic, ObjectRef, codes};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
@@ -50,6 +51,10 @@ impl IngressDeploymentSpec {
         rules.metadata(self);
         rules.rollout(self);
         rules.publishing(&self.publishing);
+        rules.http(&self.http);
+        if let Some(access) = self.logging.as_ref().and_then(|logging| logging.access.as_ref()) {
+            rules.access_log(access);
+        }
         rules.found
     }
 }
@@ -210,6 +215,48 @@ impl Rules<'_> {
         }
     }
 
+    fn http(&mut self, http: &Http) {
+        let headers = &http.headers;
+        if let Some(id) = &headers.unique_id {
+            self.header_name("spec.http.headers.uniqueId.name", &id.name);
+        }
+        self.header_actions("spec.http.headers.request", &headers.request);
+        self.header_actions("spec.http.headers.response", &headers.response);
+        if let Some(hsts) = &http.hsts {
+            self.hold(
+                !hsts.preload || hsts.include_sub_domains && hsts.max_age >= 31_536_000,
+                "spec.http.hsts.preload",
+                "preload needs includeSubDomains and a maxAge of at least 31536000",
+            );
+        }
+    }
+
+    fn access_log(&mut self, access: &AccessLog) {
+        self.hold(
+            access.syslog.is_some() == (access.destination == LogDestination::Syslog),
+            "spec.logging.access.syslog",
+            "destination Syslog needs syslog, and Container takes none",
+        );
+        if let Some(syslog) = &access.syslog {
+            self.hold(syslog.address.parse::<IpAddr>().is_ok(), "spec.logging.access.syslog.address", "this takes an IP address");
+        }
+    }
+
+    fn header_actions(&mut self, field: &str, actions: &[HeaderAction]) {
+        for (index, action) in actions.iter().enumerate() {
+            self.header_name(&format!("{field}[{index}].name"), &action.name);
+            self.hold(
+                action.value.is_some() == (action.kind == HeaderActionType::Set),
+                format!("{field}[{index}].value"),
+                "type Set needs value, and Delete takes none",
+            );
+        }
+    }
+
+    fn header_name(&mut self, field: &str, name: &str) {
+        self.hold(!RESERVED_HEADERS.contains(&name.to_ascii_lowercase().as_str()), field, RESERVED);
+    }
+
     fn additional_service(&mut self, field: &str, service: &AdditionalService) {
         let has_one = service.kind == ServiceType::LoadBalancer;
         let balancer = format!("{field}.loadBalancer");
@@ -282,12 +329,33 @@ mod tests {
             "replicas": 2, "zones": [{"name": "z"}], "image": "haproxy:3.4.7",
             "autoscaling": {"minReplicas": 2, "maxReplicas": 4, "targetCpuUtilization": 50},
             "defaultBackend": port(json!({"number": 1})), "backendRef": {"name": "a"}, "configMapRef": {"name": "a"},
-            "tls": {"defaultCertificateRef": {"name": "a"}}, "ports": {"http": 80, "https": 443},
+            "tls": {"defaultCertificateRef": {"name": "a"}, "clientTLS": {"policy": "Required", "caRef": {"name": "a"}}}, "ports": {"http": 80, "https": 443},
             "nodeSelector": {"a": "b"}, "tolerations": [{"key": "a"}], "topologySpread": {"maxSkew": 1}, "priorityClassName": "a",
             "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
-            "tuning": {"threads": 1, "maxConnections": 1000}, "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
+            "tuning": {
+                "threads": 1, "maxConnections": 1000, "headerBufferBytes": 16384, "healthCheckInterval": "2s", "hardStopAfter": "1h",
+                "timeouts": {
+                    "client": "1s", "clientFin": "1s", "httpRequest": "1s", "httpKeepAlive": "1s", "connect": "1s", "queue": "1s",
+                    "server": "1s", "tunnel": "1s",
+                },
+            }, "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
             "podTemplatePatch": [{"op": "copy", "path": "/a", "from": "/b"}],
             "rollout": {"maxSurge": "25%", "maxUnavailable": 1, "minReadySeconds": 1, "progressDeadlineSeconds": 5},
+            "http": {
+                "headers": {
+                    "uniqueId": {"name": "X-Id"}, "request": [{"name": "X-A", "type": "Set", "value": "a"}],
+                    "response": [{"name": "X-B", "type": "Set", "value": "b"}],
+                },
+                "hsts": {"maxAge": 31_536_000, "includeSubDomains": true, "preload": true}, "errorPagesRef": {"name": "a"},
+                "compression": {"mimeTypes": ["text/html"]},
+            },
+            "logging": {"access": {
+                "destination": "Syslog", "syslog": {"address": "192.0.2.1", "port": 514, "facility": "local0"}, "format": "%ci",
+                "maxLength": 1024, "captures": {
+                    "requestHeaders": [{"name": "a", "maxLength": 1}], "responseHeaders": [{"name": "a", "maxLength": 1}],
+                    "cookies": [{"name": "a", "maxLength": 1}],
+                },
+            }},
             "disruption": {"maxUnavailable": 1}, "drain": {"deregistrationDelay": "45s", "timeout": "60s"},
             "publishing": {
                 "type": "LoadBalancer", "loadBalancer": balancer, "nodePorts": {"http": 30080, "https": 30443},
@@ -384,7 +452,7 @@ mod tests {
             "maximum" => *value = json!(number + 1),
             "minLength" => *value = json!(""),
             "maxLength" => *value = json!("1".repeat(count + 1)),
-            "pattern" => *value = json!("!"),
+            "pattern" => *value = json!("!\u{1}"),
             "minItems" => *value = json!([]),
             "maxProperties" => *value = texts(count + 1).map(|key| (key, json!("b"))).collect::<serde_json::Map<_, _>>().into(),
             "maxItems" => {
@@ -443,6 +511,8 @@ mod tests {
         let service = |service: Value| json!({"publishing": {"additionalServices": [service]}});
         let by_another = |balancer: Value| service(json!({"name": "a", "type": "LoadBalancer", "loadBalancer": balancer}));
         let ours = json!({"haproxy-fleet.dev/x": "y"});
+        let headers = |headers: Value| json!({"http": {"headers": headers}});
+        let action = |field: &str, action: Value| headers(json!({field: [action]}));
         vec![
             (
                 "spec replicas and zones[].replicas exclude each other",
@@ -575,6 +645,46 @@ mod tests {
                 "spec.publishing.loadBalancer.allowedSourceRanges",
             ),
             (
+                "spec.http.headers.uniqueId.name this header belongs to the connection, to routing or to another field",
+                headers(json!({"uniqueId": {"name": "Host"}})),
+                "spec.http.headers.uniqueId.name",
+            ),
+            (
+                "spec.http.headers.request[].name this header belongs to the connection, to routing or to another field",
+                action("request", json!({"name": "Transfer-Encoding", "type": "Delete"})),
+                "spec.http.headers.request[0].name",
+            ),
+            (
+                "spec.http.headers.request[] type Set needs value, and Delete takes none",
+                action("request", json!({"name": "X-A", "type": "Set"})),
+                "spec.http.headers.request[0].value",
+            ),
+            (
+                "spec.http.headers.response[].name this header belongs to the connection, to routing or to another field",
+                action("response", json!({"name": "Strict-Transport-Security", "type": "Delete"})),
+                "spec.http.headers.response[0].name",
+            ),
+            (
+                "spec.http.headers.response[] type Set needs value, and Delete takes none",
+                action("response", json!({"name": "X-A", "type": "Delete", "value": "x"})),
+                "spec.http.headers.response[0].value",
+            ),
+            (
+                "spec.http.hsts preload needs includeSubDomains and a maxAge of at least 31536000",
+                json!({"http": {"hsts": {"maxAge": 31_535_999, "includeSubDomains": true, "preload": true}}}),
+                "spec.http.hsts.preload",
+            ),
+            (
+                "spec.logging.access destination Syslog needs syslog, and Container takes none",
+                json!({"logging": {"access": {"destination": "Syslog"}}}),
+                "spec.logging.access.syslog",
+            ),
+            (
+                "spec.logging.access.syslog.address this takes an IP address",
+                json!({"logging": {"access": {"destination": "Syslog", "syslog": {"address": "logs"}}}}),
+                "spec.logging.access.syslog.address",
+            ),
+            (
                 "spec.publishing.additionalServices[] loadBalancer needs type LoadBalancer",
                 service(json!({"name": "a", "type": "NodePort", "loadBalancer": {}})),
                 "spec.publishing.additionalServices[0].loadBalancer",
@@ -614,6 +724,17 @@ mod tests {
             let (_, message) = name.split_once(' ').unwrap();
             assert_eq!(found, [(field.to_owned(), message.to_owned())], "{name}");
         }
+    }
+
+    #[test]
+    fn headers_that_are_reserved_here_are_reserved_by_the_api_server() {
+        let rules = schema()["properties"]["spec"]["properties"]["http"]["properties"]["headers"]["properties"]["request"]["items"]["properties"]
+            ["name"]["x-kubernetes-validations"][0]["rule"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let listed: Vec<&str> = rules.split('\'').skip(1).step_by(2).collect();
+        assert_eq!(listed, RESERVED_HEADERS);
     }
 
     #[test]

@@ -27,12 +27,14 @@ pub use ingress::{
     IngressService, IngressTls, PathType, PortRef, TypedRef,
 };
 pub use ingress_deployment::{
-    AdditionalService, Amounts, Autoscaling, ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService, Diagnostics,
-    Disruption, Drain, Duration, ExternalTrafficPolicy, Finding, FleetPorts, FleetTls, HaproxyLine, HostNetwork, IngressDeployment,
-    IngressDeploymentSpec, IngressDeploymentStatus, IntOrPercent, IpFamily, IpFamilyPolicy, LoadBalancer, LocalRef, NamespaceOwnership,
-    NetworkPolicy, NodePorts, Operator, PatchOperation, PatchStep, Publishing, PublishingType, Quantity, Requirement, Resources, Rollout,
-    RouteAdmission, Selector, ServiceType, Shard, Texts, TopologySpread, TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy,
-    UpgradePolicy, WhenUnsatisfiable, Zone,
+    AccessLog, AdditionalService, Amounts, Autoscaling, CaRef, CaRefKind, Capture, Captures, ClientCertificatePolicy, ClientTls,
+    Compression, ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService, Diagnostics, Disruption, Drain, Duration,
+    EmptyRequests, ExternalTrafficPolicy, Finding, FleetPorts, FleetTls, ForwardedPolicy, HaproxyLine, HeaderAction, HeaderActionType,
+    HostNetwork, Hsts, Http, HttpHeaders, IngressDeployment, IngressDeploymentSpec, IngressDeploymentStatus, IntOrPercent, IpFamily,
+    IpFamilyPolicy, LoadBalancer, LocalRef, LogDestination, LogEmptyRequests, Logging, NamespaceOwnership, NetworkPolicy, NodePorts,
+    Operator, PatchOperation, PatchStep, Publishing, PublishingType, Quantity, Requirement, Resources, Rollout, RouteAdmission, Selector,
+    ServiceType, Shard, Syslog, Texts, Timeouts, TlsProfile, TopologySpread, TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy,
+    UniqueId, UpgradePolicy, WhenUnsatisfiable, WildcardPolicy, Zone,
 };
 pub use meta::{Created, Meta, Pairs};
 pub use plain::{ConfigMap, Namespace, Secret};

@@ -157,7 +157,7 @@ fn places(message: &str) -> Vec<(String, Option<u32>)> {
     // `unable to load certificate from file 'certs/x.pem'`, `Couldn't open the ca-file 'ca/x'`
     for word in message.split(['\'', ' ', ',']) {
         let word = word.trim_end_matches(['.', ':']);
-        if ["certs/", "ca/", "maps/", "lists/"].iter().any(|room| word.starts_with(room)) {
+        if ["certs/", "ca/", "maps/", "lists/", "errors/"].iter().any(|room| word.starts_with(room)) {
             found.push((word.to_owned(), None));
         }
     }

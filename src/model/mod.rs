@@ -9,11 +9,13 @@
 mod backend;
 mod policy;
 mod route;
+mod settings;
 mod tls;
 
 pub use backend::*;
 pub use policy::*;
 pub use route::*;
+pub use settings::*;
 pub use tls::*;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +39,8 @@ impl std::fmt::Display for FleetId {
 /// Everything that the proxies of one fleet must do.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
+    /// What listeners do with every request.
+    pub settings: Settings,
     /// Ports that clients connect to, by name.
     pub listeners: BTreeMap<ListenerName, Listener>,
     /// Routing tables; several listeners may share one (Ingress: `http` and `https` do).
@@ -56,6 +60,8 @@ pub struct Model {
 /// The keys of a [`Model`] whose values may have changed (added, replaced or removed).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
+    /// Whether the settings are others now.
+    pub settings: bool,
     /// Listeners.
     pub listeners: BTreeSet<ListenerName>,
     /// Hosts of tables.
@@ -78,6 +84,7 @@ impl Touched {
     /// Every key of `model`: for a first rendering.
     pub fn all(model: &Model) -> Self {
         Self {
+            settings: true,
             listeners: model.listeners.keys().cloned().collect(),
             hosts: model.tables.iter().flat_map(|(table, routes)| routes.hosts.keys().map(|host| (table.clone(), host.clone()))).collect(),
             backends: model.backends.keys().cloned().collect(),

@@ -13,6 +13,7 @@ fn differing<'a, K: Ord, V>(before: &'a BTreeMap<K, V>, after: &'a BTreeMap<K, V
 /// The keys of which `after` says something else than `before`.
 pub(super) fn touched(before: &Model, after: &Model) -> Touched {
     let mut touched = Touched {
+        settings: before.settings != after.settings,
         listeners: differing(&before.listeners, &after.listeners, PartialEq::eq).into_iter().cloned().collect(),
         certificates: differing(&before.certificates, &after.certificates, PartialEq::eq).into_iter().cloned().collect(),
         ca_bundles: differing(&before.ca_bundles, &after.ca_bundles, PartialEq::eq).into_iter().cloned().collect(),

@@ -1,11 +1,16 @@
 //! The fleet itself: what its `IngressDeployment` says about everything.
 
+mod http;
+mod logging;
+mod tls;
+mod tuning;
+
 use super::class::Class;
 use super::ingress::{Wish, look_up_port};
 use super::lookups::{Key, Lookups};
 use super::names;
-use crate::api::{IngressDeployment, NamespaceOwnership, PortRef};
-use crate::model::{BackendId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Target};
+use crate::api::{ConfigMap, FleetTls, IngressDeployment, NamespaceOwnership, PortRef, WildcardPolicy};
+use crate::model::{BackendId, CaBundle, CaId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Settings, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
 use std::collections::BTreeSet;
@@ -35,6 +40,8 @@ pub(super) struct FleetSettings {
     pub proxy_protocol: bool,
     /// Whether several namespaces may have routes for one host.
     pub ownership: NamespaceOwnership,
+    /// Whether rules may have wildcards for hosts.
+    pub wildcards: WildcardPolicy,
 }
 
 /// All that every fragment depends on. When it changes, everything is done anew.
@@ -43,6 +50,10 @@ pub(super) struct FleetState {
     /// `None`: there is no such fleet.
     pub object: Option<ObjectRef>,
     pub settings: FleetSettings,
+    /// What listeners do with every request. No fragment depends on it.
+    pub common: Settings,
+    /// The CA certificates that clients are verified with.
+    pub authorities: Option<(CaId, CaBundle)>,
     pub class: Class,
     /// The fleet scope.
     pub policy: Arc<Policy>,
@@ -66,6 +77,14 @@ pub(super) fn read(id: &FleetId, mut look: Lookups<'_>) -> Read {
         let mut reader = Reader { id, object: object.clone(), state: &mut state, look: &mut look };
         reader.settings(&fleet);
         reader.scope(&fleet);
+        reader.http(&fleet.spec.http);
+        if let Some(logging) = &fleet.spec.logging {
+            reader.logging(logging);
+        }
+        if let Some(tuning) = &fleet.spec.tuning {
+            reader.tuning(tuning);
+        }
+        reader.tls(fleet.spec.tls.as_ref().unwrap_or(&FleetTls::default()));
         reader.default_certificate(&fleet);
         reader.default_backend(&fleet);
         state.object = Some(object);
@@ -84,6 +103,13 @@ struct Reader<'r, 'w> {
 impl Reader<'_, '_> {
     fn error(&mut self, field: &str, code: Code, message: impl Into<String>, help: &str) {
         self.state.diagnostics.push(Diagnostic::error(&self.object, field, code, message, help));
+    }
+
+    /// Adds `policy` below the fleet scope: what holds where no Backend says otherwise.
+    fn widest(&mut self, policy: &Policy) {
+        if *policy != Policy::default() {
+            self.state.policy = Arc::new((*self.state.policy).clone().or(policy));
+        }
     }
 
     fn settings(&mut self, fleet: &IngressDeployment) {
@@ -117,6 +143,7 @@ impl Reader<'_, '_> {
             https_port,
             proxy_protocol: spec.publishing.proxy_protocol,
             ownership: spec.route_admission.namespace_ownership,
+            wildcards: spec.route_admission.wildcard_policy,
         };
     }
 
@@ -159,13 +186,19 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// The ConfigMap of the fleet's namespace that `field` names.
+    fn config_map(&mut self, field: &str, name: &str) -> Option<(ObjectRef, Arc<ConfigMap>)> {
+        let object = self.look.note(Kind::ConfigMap, &(self.id.namespace.clone(), name.into()));
+        let map = self.look.world.config_map(&self.id.namespace, name).cloned();
+        if map.is_none() {
+            self.error(field, codes::NOT_FOUND, format!("there is no {object}"), "create it in the fleet's namespace, or correct the name");
+        }
+        Some((object, map?))
+    }
+
     fn by_config_map(&mut self, name: &str) -> Option<String> {
         const FIELD: &str = "spec.configMapRef.name";
-        let object = self.look.note(Kind::ConfigMap, &(self.id.namespace.clone(), name.into()));
-        let Some(map) = self.look.world.config_map(&self.id.namespace, name).cloned() else {
-            self.error(FIELD, codes::NOT_FOUND, format!("there is no {object}"), "create it in the fleet's namespace, or correct the name");
-            return None;
-        };
+        let (object, map) = self.config_map(FIELD, name)?;
         for (key, _) in map.data.iter().filter(|(key, _)| *key != "cr-backend") {
             let (message, help) = (format!("the key {} has no effect", names::quoted(key)), "the only known key is cr-backend");
             self.state.diagnostics.push(Diagnostic::warning(

@@ -7,7 +7,7 @@ use super::hosts::{Age, Claim, HostClaims, TlsClaim};
 use super::lookups::{Key, Lookups};
 use super::services::{self, Behind, Refused, ServiceRecord};
 use super::{backend_cr, names};
-use crate::api::{Ingress, IngressBackend, IngressTls, PathType, PortRef};
+use crate::api::{Ingress, IngressBackend, IngressTls, PathType, PortRef, WildcardPolicy};
 use crate::model::{BackendId, HostMatch, Name, Owner, PathMatch, PathRewrite, Policy, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
@@ -54,6 +54,7 @@ pub(super) fn translate(ingress: &Ingress, fleet: &FleetState, mut look: Lookups
         sources: vec![object.clone()],
         secured: BTreeSet::new(),
         https: fleet.settings.https_port.is_some(),
+        wildcards: fleet.settings.wildcards,
         resolved: HashMap::new(),
         hosts: BTreeMap::new(),
         backends: BTreeMap::new(),
@@ -101,6 +102,7 @@ struct Reader<'r, 'w> {
     /// Hosts under `tls`.
     secured: BTreeSet<HostMatch>,
     https: bool,
+    wildcards: WildcardPolicy,
     resolved: HashMap<(Name, Option<PortRef>), Resolved>,
     hosts: BTreeMap<HostMatch, HostClaims>,
     backends: BTreeMap<BackendId, Wish>,
@@ -154,7 +156,7 @@ impl Reader<'_, '_> {
             .rules
             .iter()
             .enumerate()
-            .map(|(i, rule)| self.host(rule.host.as_deref().unwrap_or(""), &format!("spec.rules[{i}].host")))
+            .map(|(i, rule)| self.rule_host(rule.host.as_deref().unwrap_or(""), &format!("spec.rules[{i}].host")))
             .collect();
         for (i, tls) in ingress.tls.iter().enumerate() {
             self.tls(i, tls, &hosts);
@@ -206,6 +208,17 @@ impl Reader<'_, '_> {
             let claim = self.claim(host, root(), "/", backend, "spec", ".defaultBackend", ".defaultBackend");
             self.hosts.entry(host.clone()).or_default().fallback = Some(claim);
         }
+    }
+
+    /// The host of a rule. Wildcards of certificates are another matter: they claim no requests.
+    fn rule_host(&mut self, text: &str, field: &str) -> Option<HostMatch> {
+        let host = self.host(text, field)?;
+        if self.wildcards == WildcardPolicy::Disallowed && matches!(host, HostMatch::Wildcard(_)) {
+            let message = format!("the fleet lets no wildcard such as {} in", names::quoted(text));
+            self.error(field, codes::NOT_PERMITTED, message, "name each host, or ask for routeAdmission.wildcardPolicy Allowed");
+            return None;
+        }
+        Some(host)
     }
 
     fn host(&mut self, text: &str, field: &str) -> Option<HostMatch> {

@@ -10,6 +10,7 @@
 //! to that).
 
 mod annotations;
+mod authorities;
 mod backend_cr;
 mod backends;
 mod certificates;

@@ -86,6 +86,7 @@ impl State {
             return state;
         }
         fleet::listeners(&state.fleet.settings, &mut state.model);
+        state.model.settings = state.fleet.common.clone();
         state.model.default_certificate = state.fleet.default_certificate.as_ref().map(|key| certificate_id(&key.0, &key.1));
         let mut dirty = Dirty { authorities: true, ..Dirty::default() };
         dirty.certificates.extend(state.model.default_certificate.clone());
@@ -275,7 +276,7 @@ impl State {
 
     /// Brings the CA bundles up to date. Whether one came or went.
     fn authorities(&mut self, touched: &mut Touched) -> bool {
-        let named = self.records.policies.values().filter_map(|policy| policy.authorities.as_ref());
+        let named = self.records.policies.values().filter_map(|policy| policy.authorities.as_ref()).chain(self.fleet.authorities.as_ref());
         let new: BTreeMap<&CaId, &CaBundle> = named.map(|(id, bundle)| (id, bundle)).collect();
         let old = &self.model.ca_bundles;
         if new.len() == old.len() && new.iter().zip(old).all(|(a, b)| a == (&b.0, &b.1) as (&&CaId, &&CaBundle)) {

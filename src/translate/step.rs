@@ -39,6 +39,10 @@ pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: 
         std::mem::swap(&mut records, &mut state.records);
         let read = fleet::read(id, Lookups::new(world, options, &mut records));
         state.records = records;
+        // no fragment depends on these
+        state.fleet.common = read.0.common.clone();
+        dirty.authorities |= state.fleet.authorities != read.0.authorities;
+        state.fleet.authorities = read.0.authorities.clone();
         if read.0 != state.fleet {
             let before = std::mem::take(state);
             let model = before.model.clone();
@@ -48,6 +52,10 @@ pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: 
         state.set_fleet(read);
     }
     let mut touched = Touched::default();
+    if state.model.settings != state.fleet.common {
+        state.model.settings = state.fleet.common.clone();
+        touched.settings = true;
+    }
     if state.fleet.object.is_some() {
         for key in due.ingresses {
             state.translate(&key, options, world, &mut dirty);
@@ -79,11 +87,10 @@ fn note(state: &State, world: &World, reference: &Reference, due: &mut Due, dirt
                 Kind::Service if state.records.services.contains_key(&key()) => drop(due.services.insert(key())),
                 Kind::Backend if state.records.policies.contains_key(&key()) => drop(due.policies.insert(key())),
                 Kind::Secret if state.records.certificates.contains_key(&key()) => drop(due.certificates.insert(key())),
-                Kind::IngressDeployment | Kind::IngressClass | Kind::ConfigMap => {
-                    due.fleet |= state.index.dependents(reference).any(|d| *d == Dependent::Fleet);
-                }
                 _ => {}
             }
+            // A certificate has a record of its own; what else the fleet names is read along with it.
+            due.fleet |= state.index.dependents(reference).any(|d| *d == Dependent::Fleet);
             // CA certificates are read along with the Backend that names them.
             if matches!(object.kind, Kind::Secret | Kind::ConfigMap) {
                 due.policies.extend(state.index.dependents(reference).filter_map(|d| match d {

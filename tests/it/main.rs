@@ -32,6 +32,7 @@ mod render;
 mod rig;
 mod running;
 mod seeds;
+mod settings;
 mod site;
 mod status_command;
 mod support;

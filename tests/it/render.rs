@@ -236,6 +236,7 @@ fn updates_one_by_one_and_in_any_order_lead_to_the_same_bundle() {
     for model in steps {
         let (old, now) = (Touched::all(&before), Touched::all(&model));
         let touched = Touched {
+            settings: true,
             listeners: &old.listeners | &now.listeners,
             hosts: &old.hosts | &now.hosts,
             backends: &old.backends | &now.backends,

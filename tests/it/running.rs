@@ -2,11 +2,12 @@
 
 use haproxy_fleet::haproxy::bundle::{Bundle, Content, ResourceKey};
 use haproxy_fleet::haproxy::tickets::ticket_keys;
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The text of one file of `bundle`.
@@ -96,6 +97,7 @@ pub fn free() -> SocketAddr {
 /// A HAProxy that ends with the test.
 pub struct Running {
     child: Child,
+    output: RefCell<Option<ChildStdout>>,
     pub directory: tempfile::TempDir,
     pub binds: Vec<(String, SocketAddr)>,
 }
@@ -110,20 +112,35 @@ impl Drop for Running {
 impl Running {
     /// Starts `haproxy` with `bundle` and waits until its health frontend answers.
     pub fn start(haproxy: &Path, bundle: &Bundle, listeners: &[&str]) -> Self {
+        Self::start_with(haproxy, bundle, listeners, Stdio::null())
+    }
+
+    /// The same; what it says can be read.
+    pub fn with_output(haproxy: &Path, bundle: &Bundle, listeners: &[&str]) -> Self {
+        Self::start_with(haproxy, bundle, listeners, Stdio::piped())
+    }
+
+    fn start_with(haproxy: &Path, bundle: &Bundle, listeners: &[&str], output: Stdio) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (binds, health): (Vec<_>, _) = (listeners.iter().map(|name| ((*name).to_owned(), free())).collect(), free());
         let named: Vec<(&str, SocketAddr)> = binds.iter().map(|(name, address): &(String, SocketAddr)| (name.as_str(), *address)).collect();
         write_bundle(bundle, directory.path(), &pod(&named, health, &directory.path().join("s")));
         assert_accepted(haproxy, directory.path(), "start");
         let mut command = Command::new(haproxy);
-        command.args(["-db", "-f"]).arg(directory.path()).stdout(Stdio::null()).stderr(Stdio::null());
-        let running = Self { child: command.spawn().unwrap(), directory, binds };
+        command.args(["-db", "-f"]).arg(directory.path()).stdout(output).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let running = Self { output: RefCell::new(child.stdout.take()), child, directory, binds };
         let deadline = Instant::now() + Duration::from_secs(20);
         while !ask(health, "GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 200") {
             assert!(Instant::now() < deadline, "HAProxy did not become ready");
             std::thread::sleep(Duration::from_millis(2));
         }
         running
+    }
+
+    /// What it says, once.
+    pub fn output(&self) -> ChildStdout {
+        self.output.borrow_mut().take().unwrap()
     }
 
     /// The address of a listener.

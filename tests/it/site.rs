@@ -49,6 +49,7 @@ impl Site {
         let mut touched = Touched::all(&self.model);
         change(&mut self.model);
         let new = Touched::all(&self.model);
+        touched.settings |= new.settings;
         touched.listeners.extend(new.listeners);
         touched.hosts.extend(new.hosts);
         touched.backends.extend(new.backends);

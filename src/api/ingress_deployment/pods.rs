@@ -1,7 +1,7 @@
 //! The pods of a fleet: how many, where they run, what they get.
 
-use super::patterns::LABEL_VALUE;
-use super::values::Quantity;
+use super::patterns::{LABEL_VALUE, TEN_SECONDS, TIMEOUT};
+use super::values::{Duration, Quantity};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscalerBehavior, MetricSpec};
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -124,7 +124,7 @@ pub struct Amounts {
     pub memory: Option<Quantity>,
 }
 
-/// What HAProxy may use of a node.
+/// What HAProxy may use of a node, and how long it waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tuning {
@@ -137,6 +137,62 @@ pub struct Tuning {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 100, max = 1_000_000))]
     pub max_connections: Option<i32>,
+    /// Bytes of each of the two buffers of a connection: the headers of a request have to fit in one. 16384 if nothing is
+    /// said, and more by what the fleet adds to headers. Connections need more memory with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16_384, max = 131_072))]
+    pub header_buffer_bytes: Option<i32>,
+    /// How long HAProxy waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<Timeouts>,
+    /// The time between two health checks of a server, where no Backend says otherwise. `2s` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TIMEOUT))]
+    pub health_check_interval: Option<Duration>,
+    /// For how long a worker of before a reload may serve the connections that it has. What is open then is cut. `1h` if
+    /// nothing is said. How a pod ends is said in `drain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TIMEOUT))]
+    pub hard_stop_after: Option<Duration>,
+}
+
+/// How long HAProxy waits, in whole seconds, minutes or hours. The last four hold where no Backend says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Timeouts {
+    /// For a client that neither sends nor takes anything. `60s` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TIMEOUT))]
+    pub client: Option<Duration>,
+    /// The same once the client has closed its half of the connection. `client` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TIMEOUT))]
+    pub client_fin: Option<Duration>,
+    /// For all headers of a request. `10s` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TIMEOUT))]
+    pub http_request: Option<Duration>,
+    /// For the next request on a connection, `1s` to `10s`: a client that waits longer would keep workers of before a
+    /// reload. `10s` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TEN_SECONDS))]
+    pub http_keep_alive: Option<Duration>,
+    /// For a server to take a connection. `2s` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TIMEOUT))]
+    pub connect: Option<Duration>,
+    /// For a free slot of a server. `30s` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TIMEOUT))]
+    pub queue: Option<Duration>,
+    /// For a server that neither sends nor takes anything. `60s` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TIMEOUT))]
+    pub server: Option<Duration>,
+    /// For both sides of an upgraded connection, such as a WebSocket. `1h` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(pattern(TIMEOUT))]
+    pub tunnel: Option<Duration>,
 }
 
 /// One step of a JSON Patch (RFC 6902).

@@ -1,6 +1,7 @@
 //! Tokens of the configuration. A [`Word`] can only be made by a constructor that says what it holds, and
 //! keeps the text in the form in which it is written.
 
+use crate::model::LogPart;
 use std::fmt::Write as _;
 
 /// Why a text cannot stand in the configuration.
@@ -85,6 +86,11 @@ impl Word {
         Self(format!("{millis}ms").into())
     }
 
+    /// A duration in seconds, with its unit.
+    pub fn seconds(seconds: u32) -> Self {
+        Self(format!("{seconds}s").into())
+    }
+
     /// The name of a section, a server or the like.
     pub fn name(name: &str) -> Result<Self, Refused> {
         check(name)?;
@@ -113,6 +119,28 @@ impl Word {
                 Fmt::Expr(expr) => {
                     // Infallible for a String.
                     let _ = write!(out, "%[{}]", expr.0);
+                }
+            }
+        }
+        check(&out)?;
+        Ok(Self(quoted(&out)))
+    }
+
+    /// A log format: literal text, and variables with flags, all of them of our own.
+    pub fn log_format(parts: &[LogPart]) -> Result<Self, Refused> {
+        let mut out = String::new();
+        for part in parts {
+            match part {
+                LogPart::Text(text) => out.push_str(&text.replace('%', "%%")),
+                LogPart::Variable { flags, name } => {
+                    let flag = |(on, letter): &(bool, char)| format!("{}{letter}", if *on { '+' } else { '-' });
+                    let flags = flags.iter().map(flag).collect::<Vec<_>>().join(",");
+                    out.push('%');
+                    if !flags.is_empty() {
+                        // Infallible for a String.
+                        let _ = write!(out, "{{{flags}}}");
+                    }
+                    out.push_str(name);
                 }
             }
         }

@@ -3,11 +3,12 @@
 use super::certificates::{DEFAULT_CERTIFICATE, TICKET_KEYS, list_path};
 use super::hosts::entry;
 use super::names::host_key;
-use super::{Renderer, Subject};
+use super::{Renderer, Subject, settings};
 use crate::haproxy::bundle::{Content, ResourceKey};
 use crate::haproxy::config::{Expr, Fmt, Line, Refused, Section, Word, write};
 use crate::haproxy::maps::{self, Purpose};
-use crate::model::{HostMatch, Listener, ListenerName, Model, Protocol};
+use crate::haproxy::shape::Problem;
+use crate::model::{HostMatch, Listener, ListenerName, Model, Protocol, Settings};
 use crate::report::{Diagnostic, ObjectRef, codes};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,8 +35,12 @@ impl Renderer {
         let mut sections = vec![health()];
         let mut sources: BTreeSet<ObjectRef> = BTreeSet::from([self.fleet_object()]);
         let mut relays = Vec::new();
+        let (plain, secure) = (settings::lines(&model.settings, false), settings::lines(&model.settings, true));
+        self.tell_settings(plain.1.into_iter().chain(secure.1));
+        let verification = settings::verification(&model.settings);
         for (name, listener) in &model.listeners {
-            match self.frontend(name, listener) {
+            let settings = if matches!(listener.protocol, Protocol::Https { .. }) { &secure.0 } else { &plain.0 };
+            match self.frontend(name, listener, settings, &verification) {
                 Ok(section) => {
                     self.findings.remove(&Subject::Listener(name.clone()));
                     sections.push(section);
@@ -65,11 +70,21 @@ impl Renderer {
             self.findings.remove(&subject);
         }
         sources.extend(self.hosts.values().filter(|host| !host.rules.is_empty()).flat_map(|host| host.sources.iter().cloned()));
-        sections.extend(fixed(&relays).into_iter().flatten());
+        sections.extend(fixed(&relays, &model.settings).into_iter().flatten());
         let text = write(&sections).unwrap_or_default();
         self.put(ResourceKey::Section("20-frontends".into()), Some((Content::Section(text.into()), sources.into_iter().collect())));
 
         self.update_standing(model);
+    }
+
+    /// Tells what of the settings had to be left out, once.
+    fn tell_settings(&mut self, problems: impl Iterator<Item = Problem>) {
+        let fleet = self.fleet_object();
+        let mut findings: Vec<Diagnostic> =
+            problems.map(|Problem { field, code, message, help }| Diagnostic::error(&fleet, field, code, message, help)).collect();
+        findings.sort();
+        findings.dedup();
+        self.find(Subject::Settings, findings);
     }
 
     /// The files that frontends name exist, and no others.
@@ -103,7 +118,9 @@ impl Renderer {
         }
     }
 
-    fn frontend(&self, name: &str, listener: &Listener) -> Result<Section, Refused> {
+    /// `settings`: the lines that go in front of its routing, where it has some. `verification`: what is said where its TLS
+    /// ends.
+    fn frontend(&self, name: &str, listener: &Listener, settings: &[Line], verification: &[Word]) -> Result<Section, Refused> {
         let http = matches!(listener.protocol, Protocol::Http { .. } | Protocol::Https { .. });
         let head = Line::of("frontend").with(Word::name(name)?).and("from").and(if http { "_front" } else { "_front_tcp" });
         let mut section = Section::new(head);
@@ -116,14 +133,15 @@ impl Renderer {
         match &listener.protocol {
             Protocol::Http { table, https_port } => {
                 section.push(bind).push(relay_bind(name)?);
-                section.add("http-request set-header X-Forwarded-Proto http");
+                section.lines.extend_from_slice(settings);
                 self.routing(&mut section, table, *https_port)?;
             }
             Protocol::Https { table, certificates } => {
                 let bind = bind.and("ssl default-crt").and(DEFAULT_CERTIFICATE).and("crt-list").with(Word::text(&list_path(certificates))?);
                 let bind = bind.and("alpn h2,http/1.1 tls-ticket-keys").and(TICKET_KEYS);
+                let bind = verification.iter().cloned().fold(bind, Line::with);
                 section.push(bind).push(relay_bind(name)?);
-                section.add("http-request set-header X-Forwarded-Proto https");
+                section.lines.extend_from_slice(settings);
                 self.routing(&mut section, table, None)?;
             }
             Protocol::TlsPassthrough { names } => {
@@ -328,12 +346,16 @@ fn health() -> Section {
 }
 
 /// Backends of our own.
-fn fixed(relays: &[&ListenerName]) -> Result<[Section; 4], Refused> {
+fn fixed(relays: &[&ListenerName], common: &Settings) -> Result<[Section; 4], Refused> {
     let section = |head| Section::new(Line::of(head));
     let (mut missing, mut unavailable) = (section("backend _404 from _static"), section("backend _503 from _static"));
-    missing.add("http-request return status 404");
-    unavailable.add("http-request return status 503");
+    missing.push(settings::answer(common, 404)?);
+    unavailable.push(settings::answer(common, 503)?);
     let mut relay = section("backend _relay from _static");
+    if common.access_log.is_some() {
+        // the worker that it goes to writes it down
+        relay.add("http-request set-log-level silent");
+    }
     for name in relays {
         let server = Line::of("server").with(Word::name(name)?).with(Word::env("abns@", "FLEET_RELAY", &format!("-{name}"))?);
         relay.push(server.and("send-proxy-v2"));

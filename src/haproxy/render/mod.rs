@@ -6,6 +6,7 @@ mod certificates;
 mod frontends;
 mod hosts;
 mod names;
+mod settings;
 mod skeleton;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,7 @@ impl Default for Options {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Fleet,
+    Settings,
     Backend(BackendId),
     Host(TableName, HostMatch),
     Listener(ListenerName),
@@ -80,6 +82,7 @@ pub struct Renderer {
     /// Files that exist because a section names them.
     standing: BTreeSet<ResourceKey>,
     lists: BTreeMap<ListName, BTreeSet<CertificateId>>,
+    error_pages: BTreeSet<Name>,
     findings: BTreeMap<Subject, Vec<Diagnostic>>,
     pending: BTreeMap<ResourceKey, Option<Arc<Resource>>>,
 }
@@ -104,6 +107,7 @@ impl Renderer {
             listener_entries: BTreeMap::new(),
             standing: BTreeSet::new(),
             lists: BTreeMap::new(),
+            error_pages: BTreeSet::new(),
             findings: BTreeMap::new(),
             pending: BTreeMap::new(),
         }
@@ -112,8 +116,9 @@ impl Renderer {
     /// Takes over what changed in `model`, and says what changed in the bundle.
     pub fn update(&mut self, model: &Model, touched: &Touched) -> Vec<Change> {
         let first = self.standing.is_empty();
-        if first {
-            self.write_global();
+        if first || touched.settings {
+            self.write_global(&model.settings);
+            self.write_error_pages(&model.settings);
         }
         let renamed = self.update_backends(model, touched);
 
@@ -124,7 +129,7 @@ impl Renderer {
             hosts.extend(self.users.range((id.clone(), first)..).take_while(|(of, _)| of == id).map(|(_, host)| host.clone()));
             listeners.extend(self.passthrough.iter().filter(|(_, ids)| ids.contains(id)).map(|(name, _)| name.clone()));
         }
-        let mut frontends = first || !touched.listeners.is_empty();
+        let mut frontends = first || touched.settings || !touched.listeners.is_empty();
         for host in &hosts {
             frontends |= self.update_host(model, host);
         }

@@ -4,19 +4,20 @@ use super::Renderer;
 use crate::haproxy::bundle::{Content, ResourceKey};
 use crate::haproxy::config::{Line, Refused, Section, Word, write};
 use crate::haproxy::shape::ValueMap;
+use crate::model::{HeaderEdits, Millis, Settings, TlsVersions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl Renderer {
     /// The global section, and the files that shapes name.
-    pub(super) fn write_global(&mut self) {
-        let mut sections = vec![global()];
+    pub(super) fn write_global(&mut self, settings: &Settings) {
+        let mut sections = vec![global(settings)];
         match resolvers(&self.options.resolvers) {
             Ok(section) => sections.push(section),
             // Numbers of addresses and ports: nothing that could be refused.
             Err(_) => sections.push(Section::new(Line::of("resolvers _dns"))),
         }
-        sections.extend(defaults());
+        sections.extend(defaults(settings));
         let text = write(&sections).unwrap_or_default();
         let sources = Arc::new([self.fleet_object()]);
         self.put(ResourceKey::Section("10-global".into()), Some((Content::Section(text.into()), sources)));
@@ -37,21 +38,71 @@ impl Renderer {
     }
 }
 
-fn global() -> Section {
+/// HAProxy's own `tune.bufsize` and `tune.maxrewrite`. On 3.2 the former has to hold payloads of the runtime API, too.
+const BUFFER: usize = 16_384;
+const REWRITING: usize = 1_024;
+
+/// Bytes that settings may add to the headers of one message, in steps of a kilobyte. HAProxy answers 500 where a
+/// header does not fit any more, and a buffer full of body has the space for rewriting left and no more.
+fn added(settings: &Settings) -> usize {
+    let size = |edits: &HeaderEdits| edits.set.iter().map(|(name, value)| name.len() + value.len() + 16).sum::<usize>();
+    size(&settings.request_headers).max(size(&settings.response_headers)).div_ceil(1_024) * 1_024
+}
+
+/// A time as HAProxy is told it, in whole seconds and at least one.
+fn seconds(time: Option<Millis>, otherwise: u32) -> Word {
+    Word::seconds(time.map_or(otherwise, |Millis(millis)| millis.div_ceil(1000)).max(1))
+}
+
+fn global(settings: &Settings) -> Section {
+    let added = added(settings);
+    let rewriting = REWRITING + added;
+    // HAProxy does not keep more than half of a buffer for rewriting
+    let base = settings.buffer_bytes.map_or(BUFFER, |bytes| usize::try_from(bytes).unwrap_or(BUFFER).max(BUFFER));
+    let buffer = (base + added).max(2 * rewriting);
+    let bytes = |bytes: usize| Word::number(i64::try_from(bytes).unwrap_or(i64::MAX));
     let mut section = Section::new(Line::of("global"));
     section
         .add("default-path config")
         // Life of old workers after a reload; connections that outlive it are cut.
-        .add("hard-stop-after 3600s")
+        .push(Line::of("hard-stop-after").with(seconds(settings.hard_stop_after, 3600)))
         .add("mworker-max-reloads 50")
-        // What payloads of the runtime API must fit into on 3.2.
-        .add("tune.bufsize 16384")
-        .add("ssl-load-extra-files none")
-        .add("ssl-default-bind-options ssl-min-ver TLSv1.2")
-        .add("ssl-default-server-options ssl-min-ver TLSv1.2")
-        .add("tune.ssl.default-dh-param 2048");
+        .push(Line::of("tune.bufsize").with(bytes(buffer)));
+    if added > 0 {
+        section.push(Line::of("tune.maxrewrite").with(bytes(rewriting)));
+    }
+    section.add("ssl-load-extra-files none");
+    section.lines.extend(tls(settings.tls));
+    section.add("ssl-default-server-options ssl-min-ver TLSv1.2").add("tune.ssl.default-dh-param 2048");
     section
 }
+
+/// Mozilla's recommendations, version 5.7. The suites of TLS 1.3 are all good and all of OpenSSL's: they are left to it,
+/// and tickets are not turned off, as their keys are shared and change.
+fn tls(versions: TlsVersions) -> Vec<Line> {
+    match versions {
+        TlsVersions::Modern => vec![Line::of("ssl-default-bind-options prefer-client-ciphers ssl-min-ver TLSv1.3")],
+        TlsVersions::Intermediate => vec![
+            Line::of("ssl-default-bind-options prefer-client-ciphers ssl-min-ver TLSv1.2"),
+            Line::of("ssl-default-bind-ciphers").and(INTERMEDIATE),
+        ],
+        TlsVersions::Old => {
+            vec![Line::of("ssl-default-bind-options ssl-min-ver TLSv1.0"), Line::of("ssl-default-bind-ciphers").and(OLD)]
+        }
+    }
+}
+
+const INTERMEDIATE: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:\
+    ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305:DHE-RSA-AES128-GCM-SHA256:\
+    DHE-RSA-AES256-GCM-SHA384:DHE-RSA-CHACHA20-POLY1305";
+
+/// With the security level at which OpenSSL 3 still signs handshakes of TLS 1.0 and 1.1.
+const OLD: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:\
+    ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305:DHE-RSA-AES128-GCM-SHA256:\
+    DHE-RSA-AES256-GCM-SHA384:DHE-RSA-CHACHA20-POLY1305:ECDHE-ECDSA-AES128-SHA256:ECDHE-RSA-AES128-SHA256:\
+    ECDHE-ECDSA-AES128-SHA:ECDHE-RSA-AES128-SHA:ECDHE-ECDSA-AES256-SHA384:ECDHE-RSA-AES256-SHA384:ECDHE-ECDSA-AES256-SHA:\
+    ECDHE-RSA-AES256-SHA:DHE-RSA-AES128-SHA256:DHE-RSA-AES256-SHA256:AES128-GCM-SHA256:AES256-GCM-SHA384:AES128-SHA256:\
+    AES256-SHA256:AES128-SHA:AES256-SHA:DES-CBC3-SHA:@SECLEVEL=0";
 
 /// A start never waits for a name server: names are only resolved for requests.
 fn resolvers(servers: &[SocketAddr]) -> Result<Section, Refused> {
@@ -77,14 +128,16 @@ fn resolvers(servers: &[SocketAddr]) -> Result<Section, Refused> {
 }
 
 /// Without rules: a defaults section with rules cannot be shared by frontends and backends.
-fn defaults() -> [Section; 6] {
+fn defaults(settings: &Settings) -> [Section; 6] {
     let section = |head| Section::new(Line::of(head));
     let mut front = section("defaults _front");
+    front.add("mode http").push(Line::of("timeout client").with(seconds(settings.client_timeout, 60)));
+    if let Some(timeout) = settings.client_fin_timeout {
+        front.push(Line::of("timeout client-fin").with(seconds(Some(timeout), 0)));
+    }
     front
-        .add("mode http")
-        .add("timeout client 60s")
-        .add("timeout http-request 10s")
-        .add("timeout http-keep-alive 10s")
+        .push(Line::of("timeout http-request").with(seconds(settings.http_request_timeout, 10)))
+        .push(Line::of("timeout http-keep-alive").with(seconds(settings.keep_alive_timeout, 10)))
         // A reload answers the next request of a waiting connection instead of racing with it.
         .add("option idle-close-on-response")
         .add("option http-restrict-req-hdr-names delete")

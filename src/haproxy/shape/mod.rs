@@ -1,7 +1,7 @@
 //! Splits a policy into its shape (a named defaults section), its values (map entries keyed by backend) and
 //! the keywords of its servers. [`table`] says which field is what.
 
-mod check;
+pub(in crate::haproxy) mod check;
 mod cors;
 mod directives;
 mod http;

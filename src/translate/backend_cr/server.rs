@@ -2,9 +2,9 @@
 
 use super::Reader;
 use crate::api::backend as api;
-use crate::model::{CaBundle, CaId, SendProxy, ServerOptions, Sni, Verify};
+use crate::model::{CaId, SendProxy, ServerOptions, Sni, Verify};
 use crate::report::{Kind, ObjectRef, codes};
-use crate::translate::{names, pem};
+use crate::translate::{authorities, names};
 use crate::world::{Reference, World};
 
 impl Reader {
@@ -87,33 +87,17 @@ impl Reader {
             let message =
                 format!("{} names neither a Secret nor a ConfigMap; backends that verify with it answer 503", names::quoted(text));
             self.error(FIELD, codes::INVALID_VALUE, message, "write secret/NAME or configmap/NAME, with /KEY if it is not ca.crt");
-            return CaId(id(&[&namespace, "invalid", &self.object.name.clone(), ""]).into());
+            return authorities::id(&[&namespace, "invalid", &self.object.name.clone(), ""]);
         };
-        let (kind, tag) = match reference.kind {
-            api::CaKind::Secret => (Kind::Secret, "secret"),
-            api::CaKind::ConfigMap => (Kind::ConfigMap, "configmap"),
+        let kind = match reference.kind {
+            api::CaKind::Secret => Kind::Secret,
+            api::CaKind::ConfigMap => Kind::ConfigMap,
         };
-        let ca = CaId(id(&[&namespace, tag, &reference.name, &reference.key]).into());
         let source = ObjectRef::new(kind, namespace.clone(), &*reference.name);
+        let ca = authorities::id(&[&namespace, authorities::tag(&source.kind), &reference.name, &reference.key]);
         self.references.insert(Reference::Object(source.clone()));
-        let content: Option<Option<Vec<u8>>> = match reference.kind {
-            api::CaKind::Secret => {
-                world.secret(&namespace, &reference.name).map(|secret| secret.get(&reference.key).map(|b| b.expose().to_vec()))
-            }
-            api::CaKind::ConfigMap => {
-                world.config_map(&namespace, &reference.name).map(|map| map.data.get(&reference.key).map(|t| t.as_bytes().to_vec()))
-            }
-        };
-        let key = &reference.key;
-        let wrong = match content {
-            None => Err((codes::NOT_FOUND, format!("there is no {source}"))),
-            Some(None) => Err((codes::NOT_FOUND, format!("{source} has no key {}", names::quoted(key)))),
-            Some(Some(pem)) => {
-                pem::check_authorities(&pem).map_err(|wrong| (codes::INVALID_CERTIFICATE, format!("{key} of {source} {wrong}")))
-            }
-        };
-        match wrong {
-            Ok(pem) => self.authorities = Some((ca.clone(), CaBundle { pem: pem.into(), sources: [source].into() })),
+        match authorities::read(world, &source, &reference.key) {
+            Ok(bundle) => self.authorities = Some((ca.clone(), bundle)),
             Err((code, message)) => {
                 let message = format!("{message}; backends that verify with it answer 503");
                 self.error(FIELD, code, message, "put PEM certificates there, or correct the reference");
@@ -121,10 +105,4 @@ impl Reader {
         }
         ca
     }
-}
-
-/// The parts of an identity, each with `.` for whatever is not a letter, digit or dash.
-fn id(parts: &[&str]) -> String {
-    let clean = |part: &&str| part.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '.' }).collect::<String>();
-    parts.iter().map(clean).collect::<Vec<_>>().join("_")
 }

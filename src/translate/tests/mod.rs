@@ -6,6 +6,7 @@ mod fleets;
 mod incremental;
 mod policies;
 mod routes;
+mod settings;
 mod tls;
 
 use crate::api::{self, Meta};

@@ -16,7 +16,33 @@ spec:
   zones: [{name: a}, {name: b}]
   defaultBackend: {service: {name: fallback, port: {name: http}}}
   backendRef: {name: wide}
-  tls: {defaultCertificateRef: {name: cert}}
+  tls: {defaultCertificateRef: {name: cert}, clientTLS: {policy: Optional, caRef: {name: clients}}}
+  http:
+    headers:
+      uniqueId: {name: X-Id}
+      request: [{name: X-Fleet, type: Set, value: edge}, {name: X-Drop, type: Delete}]
+      response: [{name: X-Frame-Options, type: Set, value: DENY}, {name: X-Gone, type: Delete}]
+    errorPagesRef: {name: pages}
+    compression: {mimeTypes: [text/html]}
+  logging:
+    access:
+      destination: Syslog
+      syslog: {address: 192.0.2.53, facility: local1}
+      format: line
+      captures:
+        requestHeaders: [{name: X-In, maxLength: 8}]
+        responseHeaders: [{name: X-Out, maxLength: 8}]
+        cookies: [{name: session, maxLength: 8}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {namespace: infra, name: pages}
+data: {503.html: sorry, 404.json: '{}'}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {namespace: infra, name: clients}
+data: {ca.crt: CERTIFICATE}
 ---
 apiVersion: haproxy-fleet.dev/v1alpha1
 kind: IngressDeployment
@@ -25,6 +51,7 @@ spec:
   ingressClassName: other
   configMapRef: {name: settings}
   routeAdmission: {namespaceOwnership: Strict}
+  logging: {access: {}}
 ---
 apiVersion: networking.k8s.io/v1
 kind: IngressClass

@@ -1,0 +1,32 @@
+//! `spec.tuning`: sizes and times. Threads and connections are the pod's.
+
+use super::Reader;
+use crate::api::{Duration, Timeouts, Tuning};
+use crate::model::{Millis, Policy, ServerOptions};
+
+impl Reader<'_, '_> {
+    pub(super) fn tuning(&mut self, tuning: &Tuning) {
+        let nothing = Timeouts::default();
+        let timeouts = tuning.timeouts.as_ref().unwrap_or(&nothing);
+        let common = &mut self.state.common;
+        common.client_timeout = millis(timeouts.client.as_ref());
+        common.client_fin_timeout = millis(timeouts.client_fin.as_ref());
+        common.http_request_timeout = millis(timeouts.http_request.as_ref());
+        common.keep_alive_timeout = millis(timeouts.http_keep_alive.as_ref());
+        common.buffer_bytes = tuning.header_buffer_bytes.and_then(|bytes| u32::try_from(bytes).ok());
+        common.hard_stop_after = millis(tuning.hard_stop_after.as_ref());
+        self.widest(&Policy {
+            connect_timeout: millis(timeouts.connect.as_ref()),
+            queue_timeout: millis(timeouts.queue.as_ref()),
+            server_timeout: millis(timeouts.server.as_ref()),
+            tunnel_timeout: millis(timeouts.tunnel.as_ref()),
+            server: ServerOptions { inter: millis(tuning.health_check_interval.as_ref()), ..ServerOptions::default() },
+            ..Policy::default()
+        });
+    }
+}
+
+fn millis(duration: Option<&Duration>) -> Option<Millis> {
+    let seconds = duration?.seconds().filter(|seconds| *seconds > 0)?;
+    Some(Millis(seconds.saturating_mul(1000)))
+}
