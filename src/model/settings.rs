@@ -83,6 +83,9 @@ pub enum LogDestination {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFormat(Vec<LogPart>);
 
+/// Flags of a variable in a log format: whether it is on, and its letter.
+pub type LogFlags = Vec<(bool, char)>;
+
 /// A part of a log format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogPart {
@@ -91,7 +94,7 @@ pub enum LogPart {
     /// A variable.
     Variable {
         /// `+` or `-` and one of `Q`, `X`, `E`, each: in quotes, in hexadecimal, escaped.
-        flags: Vec<(bool, char)>,
+        flags: LogFlags,
         /// One of [`LOG_VARIABLES`].
         name: &'static str,
     },
@@ -144,7 +147,7 @@ impl LogFormat {
 }
 
 /// The flags in front of a variable, and what follows them.
-fn flags(text: &str) -> Result<(Vec<(bool, char)>, &str), String> {
+fn flags(text: &str) -> Result<(LogFlags, &str), String> {
     let Some(inner) = text.strip_prefix('{') else { return Ok((Vec::new(), text)) };
     let wrong = || "has flags other than +Q, +X, +E and their opposites in braces".to_owned();
     let (inner, after) = inner.split_once('}').ok_or_else(wrong)?;

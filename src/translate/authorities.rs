@@ -1,4 +1,4 @@
-//! CA certificates, in Secrets and ConfigMaps.
+//! CA certificates, in a `Secret` or `ConfigMap`.
 
 use super::{names, pem};
 use crate::model::{CaBundle, CaId};

@@ -42,7 +42,7 @@ pub(super) fn update(state: &mut State, id: &FleetId, options: &Options, world: 
         // no fragment depends on these
         state.fleet.common = read.0.common.clone();
         dirty.authorities |= state.fleet.authorities != read.0.authorities;
-        state.fleet.authorities = read.0.authorities.clone();
+        state.fleet.authorities.clone_from(&read.0.authorities);
         if read.0 != state.fleet {
             let before = std::mem::take(state);
             let model = before.model.clone();

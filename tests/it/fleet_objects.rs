@@ -480,6 +480,26 @@ fn scaling_and_rollout_settings_never_change_a_pod_template() {
     assert!(compared.get() > 75, "{}", compared.get());
 }
 
+#[test]
+fn what_haproxy_does_with_requests_never_changes_a_pod_template() {
+    let settings = json!({
+        "http": {"hsts": {}, "errorPagesRef": {"name": "pages"}, "compression": {"mimeTypes": ["text/html"]}},
+        "tls": {"profile": "Modern", "clientTLS": {"policy": "Required", "caRef": {"name": "clients"}}},
+        "logging": {"access": {}},
+        "routeAdmission": {"wildcardPolicy": "Disallowed"},
+        "tuning": {"headerBufferBytes": 32768, "hardStopAfter": "2h", "healthCheckInterval": "9s", "timeouts": {"client": "9s"}},
+    });
+    let run = runner(fixed_seed("FLEET_SETTINGS_SEED", 4), 100).run(&specs(), |spec| {
+        let mut other = spec.clone();
+        json_merge(&mut other, &settings);
+        if let (Ok(before), Ok(after)) = (built(&spec), built(&other)) {
+            assert_eq!(templates(&before), templates(&after));
+        }
+        Ok(())
+    });
+    run.unwrap();
+}
+
 /// Our containers without what a patch may change.
 fn kept(template: &Value) -> Vec<Value> {
     let all = ["initContainers", "containers"].into_iter().flat_map(|list| template["spec"][list].as_array().cloned().unwrap_or_default());

@@ -351,8 +351,8 @@ fn authority(title: &str) -> (String, String) {
 /// Lets clients show certificates of the authority `pem`.
 fn verified(model: &mut Model, required: bool, pem: &str) {
     let authorities = CaId("infra_configmap_clients_ca.crt".into());
-    let lines: String = pem.lines().filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect();
-    model.ca_bundles.insert(authorities.clone(), CaBundle { pem: lines.into(), sources: Arc::new([source()]) });
+    let lines: Vec<&str> = pem.lines().filter(|line| !line.is_empty()).collect();
+    model.ca_bundles.insert(authorities.clone(), CaBundle { pem: (lines.join("\n") + "\n").into(), sources: Arc::new([source()]) });
     model.settings.client_certificates = Some(ClientCertificates { required, authorities: Some(authorities) });
 }
 
@@ -470,7 +470,7 @@ fn a_server_of_syslog_is_told_of_each_request_what_the_format_says() {
 fn every_variable_of_a_log_format_is_known_to_haproxy_and_lines_are_cut_where_it_is_said() {
     let (server, destination) = syslog();
     let (mut model, _) = site(Settings::default());
-    let all: String = LOG_VARIABLES.iter().map(|name| format!("%{{+Q,-X}}{name} ")).collect();
+    let all = format!("%{{+Q,-X}}{}", LOG_VARIABLES.join(" %{+Q,-X}"));
     model.settings.access_log =
         Some(AccessLog { format: Some(LogFormat::read(&all).unwrap()), max_length: 480, ..access_log(destination) });
     run(&model, |haproxy| {

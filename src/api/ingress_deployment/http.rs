@@ -36,7 +36,7 @@ pub struct Http {
 #[serde(rename_all = "camelCase")]
 pub struct HttpHeaders {
     /// What servers are told of the client in X-Forwarded-For and X-Forwarded-Proto. Append adds the client's address
-    /// and sets the protocol; Replace drops what the client says, too; IfNone sets what is missing, for a fleet behind
+    /// and sets the protocol; Replace drops what the client says, too; `IfNone` sets what is missing, for a fleet behind
     /// another proxy; Never leaves both alone. A Backend's `forwardfor` comes before it for its services.
     #[serde(default)]
     pub forwarded_policy: ForwardedPolicy,
