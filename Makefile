@@ -61,7 +61,7 @@ bench: ## Measure the figures (BENCH=name: one of them; ROUTES=100: one size; BE
 ifeq ($(BENCH),operator)
 	$(MAKE) --no-print-directory image-root
 	$(CARGO) run --quiet --package fleet-cluster -- build
-	OPERATOR=$(abspath target/image/root/haproxy-fleet) $(CARGO) bench --package haproxy-fleet-e2e --bench size
+	OPERATOR=$(abspath target/image/root/haproxy-fleet) $(CARGO) test --package haproxy-fleet-e2e --bench size
 else
 	tools/haproxy 3.4
 	tools/haproxy 3.2

@@ -29,6 +29,8 @@ pub const PAUSED: &str = "Paused";
 pub const REASON_PENDING: &str = "Pending";
 /// Everything is as asked.
 pub const REASON_AS_ASKED: &str = "AsAsked";
+/// The object is deleted, and what it stands for is taken down.
+pub const REASON_DELETING: &str = "Deleting";
 /// Replicas are being started, changed or removed.
 pub const REASON_ROLLING_OUT: &str = "RollingOut";
 /// No node takes a pod.

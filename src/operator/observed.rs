@@ -4,6 +4,7 @@ use super::stage::FleetView;
 use crate::api::conditions as named;
 use crate::api::{IngressDeploymentSpec, PublishingType};
 use crate::delivery::feed::AgentReport;
+use crate::fleet::controller::Step;
 use crate::status::fleet::{Address, Pod, Trouble};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
 use k8s_openapi::api::core::v1 as core;
@@ -71,8 +72,9 @@ fn trouble(status: &core::PodStatus) -> Option<Trouble> {
     let conditions = status.conditions.iter().flatten();
     let mut unscheduled = conditions.filter(|one| one.type_ == "PodScheduled" && one.status == "False");
     if let Some(condition) = unscheduled.find(|one| one.reason.as_deref() == Some("Unschedulable")) {
-        let said = condition.message.as_deref().unwrap_or_default().split(" preemption:").next().unwrap_or_default();
-        let said: String = said.trim_end_matches(['.', ' ']).chars().take(SAID).collect();
+        // why, without what was tried to make room
+        let said = condition.message.as_deref().unwrap_or_default().split(". ").next().unwrap_or_default();
+        let said: String = said.trim_end_matches('.').chars().take(SAID).collect();
         let message = format!("no node takes it: {said}; see spec.zones, nodeSelector, affinity and resources, and what nodes there are");
         return Some(Trouble { reason: named::REASON_UNSCHEDULABLE, message });
     }
@@ -131,6 +133,16 @@ fn was_available(status: &DeploymentStatus) -> bool {
     let mut conditions = status.conditions.iter().flatten();
     let progress = conditions.find(|condition| condition.type_ == "Progressing").and_then(|condition| condition.reason.as_deref());
     progress.is_none_or(|reason| reason == "NewReplicaSetAvailable")
+}
+
+/// What a deletion waits for, in words.
+pub(super) fn deleting(step: Step) -> &'static str {
+    match step {
+        Step::Withdrawing => "Ingresses stop telling its address",
+        Step::Draining => "its pods drain and end",
+        Step::Releasing => "its load balancer is taken down",
+        Step::Done => "nothing is left of it",
+    }
 }
 
 /// Where clients connect to. `service` is the fleet's first one.
@@ -204,13 +216,10 @@ mod tests {
 
     #[test]
     fn a_pod_that_no_node_takes_says_what_the_scheduler_says() {
-        let message = "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector. preemption: 0/4 nodes are available.";
+        let message = "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/4 nodes are available.";
         let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
         let (reason, message) = told(json!({"conditions": [condition]})).unwrap();
         assert_eq!(reason, named::REASON_UNSCHEDULABLE);
-        assert!(
-            message.contains("didn't match Pod's node affinity/selector; see spec.zones") && !message.contains("preemption"),
-            "{message}"
-        );
+        assert!(message.contains("didn't match Pod's node affinity/selector; see spec.zones") && !message.contains("claims"), "{message}");
     }
 }

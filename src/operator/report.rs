@@ -205,6 +205,7 @@ impl<'r> Reading<'r> {
         let observed = Observed {
             generation: state.generation,
             paused: state.paused,
+            deleting: state.deletion.map(observed::deleting),
             refused: state.refused.first(),
             not_applied: state
                 .failure

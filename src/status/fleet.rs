@@ -61,6 +61,8 @@ pub struct Observed<'o> {
     pub generation: i64,
     /// Whether nothing is to be changed.
     pub paused: bool,
+    /// What its deletion waits for, if it is deleted.
+    pub deleting: Option<&'static str>,
     /// Why the spec cannot be realised; what served before it still does.
     pub refused: Option<&'o Diagnostic>,
     /// Why objects could not be written, if that was so.
@@ -185,11 +187,12 @@ fn claims(observed: &Observed<'_>, now: Timestamp) -> Vec<Claim> {
         .chain(details.iter().filter(|claim| claim.type_ != named::ZONES_BALANCED))
         .filter(|claim| claim.holds != Some(true))
         .collect();
-    let mut claims = Vec::new();
-    match troubles.first() {
-        None => claims.push(Claim::new(named::READY, true, named::REASON_AS_ASKED, "the fleet serves as asked")),
-        Some(trouble) => claims.push(Claim::new(named::READY, false, trouble.reason, trouble.message.clone())),
-    }
+    let ready = match (observed.deleting, troubles.first()) {
+        (Some(waits), _) => Claim::new(named::READY, false, named::REASON_DELETING, format!("it is deleted: {waits}")),
+        (None, None) => Claim::new(named::READY, true, named::REASON_AS_ASKED, "the fleet serves as asked"),
+        (None, Some(trouble)) => Claim::new(named::READY, false, trouble.reason, trouble.message.clone()),
+    };
+    let mut claims = vec![ready];
     let moving = |claim: &&&Claim| matches!(claim.type_, named::ROLLED_OUT | named::ADDRESS_READY);
     if accepted.holds == Some(false) {
         claims.push(Claim::new(named::STALLED, true, accepted.reason, accepted.message.clone()));

@@ -148,6 +148,25 @@ fn what_cannot_be_done_is_told_with_reason_and_remedy_and_what_serves_goes_on() 
 }
 
 #[test]
+fn a_backend_says_where_it_applies() {
+    run(|setting| async move {
+        let name = "scopes";
+        setting.namespace(name).await?;
+        setting.apply(&echo(name, "web", 1)).await?;
+        let named = ingress(name, "web", name, "web.example", "web")
+            .replace("metadata: {", "metadata: {annotations: {haproxy-fleet.dev/backend: patient}, ");
+        setting.apply(&named).await?;
+        let backend = json!({"apiVersion": "haproxy-fleet.dev/v1alpha1", "kind": "Backend", "metadata": {"namespace": name, "name": "patient"},
+            "spec": {"server_timeout": 7000}});
+        setting.apply(&backend.to_string()).await?;
+        setting.apply(&fleet(name, "edge", name, 1)).await?;
+        says(setting, name, "backends.haproxy-fleet.dev/patient", "/status/usedBy/0/name", json!("web")).await?;
+        setting.kubectl(&["-n", name, "wait", "--for=condition=Ready", "backends.haproxy-fleet.dev/patient", "--timeout=60s"]).await?;
+        remove(setting, name).await
+    });
+}
+
+#[test]
 fn backends_of_another_group_are_read_while_their_kind_exists() {
     run(|setting| async move {
         let name = "foreign";

@@ -22,6 +22,7 @@ fn observed<'o>(pods: &'o [Pod], zones: &'o [String]) -> Observed<'o> {
     Observed {
         generation: 4,
         paused: false,
+        deleting: None,
         refused: None,
         not_applied: None,
         desired: 3,
@@ -181,4 +182,12 @@ fn a_pod_that_does_not_start_is_told_with_its_reason_and_nothing_of_what_serves_
     let alone = [Pod { serves: false, trouble: Some(trouble), ..pod("p1", "a") }];
     let none = Observed { rolled_out: false, ..observed(&alone, &[]) };
     assert_eq!(of(&none)["Available"].reason, "ImageNotPulled");
+}
+
+#[test]
+fn a_fleet_that_is_deleted_says_what_that_waits_for() {
+    let pods = three();
+    let deleted = Observed { deleting: Some("its pods drain"), ..observed(&pods, &[]) };
+    assert_eq!(ready(&deleted), ("False".to_owned(), "Deleting".to_owned()));
+    assert_eq!(of(&deleted)["Ready"].message, "it is deleted: its pods drain");
 }
