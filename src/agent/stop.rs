@@ -209,9 +209,13 @@ mod tests {
     #[test]
     fn nothing_but_haproxy_is_stopped() {
         let directory = tempfile::tempdir().unwrap();
-        let own = i32::try_from(std::process::id()).unwrap();
+        // not this process: its command line may have the word, as the name of a test to run
+        let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let times = Times { deregistration: Duration::ZERO, timeout: Duration::ZERO };
-        let error = stop(directory.path(), own, times).unwrap_err().to_string();
+        let error = stop(directory.path(), i32::try_from(other.id()).unwrap(), times).unwrap_err().to_string();
+        assert!(other.try_wait().unwrap().is_none(), "it goes on");
+        other.kill().unwrap();
+        other.wait().unwrap();
         assert!(error.contains("not haproxy"), "{error}");
         assert_eq!(directory.path().read_dir().unwrap().count(), 0);
     }
