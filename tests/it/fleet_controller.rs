@@ -430,3 +430,19 @@ async fn fleets_of_one_class_share_its_ingress_class_and_the_last_one_takes_it_a
     cluster.until("the second is gone", is_gone).await;
     assert_eq!((keeper(), deleted_classes()), (None, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_ingress_class_is_not_handed_over_to_a_fleet_that_was_refused() {
+    let cluster = Cluster::new();
+    let _operator = cluster.operator(Plan::default());
+    cluster.put(first());
+    cluster.settles("the first").await;
+    // refused by what makes objects
+    let mut other = fleet(json!({"ingressClassName": "edge", "replicas": 13}));
+    other["metadata"]["name"] = json!("other");
+    cluster.server.put(&other).unwrap();
+    cluster.withdrawn.set(true);
+    cluster.delete("Background");
+    cluster.until("the first is gone", || !cluster.has_fleet()).await;
+    assert_eq!(cluster.server.get("networking.k8s.io/v1", "IngressClass", "", "edge"), None);
+}

@@ -4,7 +4,7 @@
 //! wait is bounded: a fleet can always be deleted.
 
 use super::Settings;
-use super::look::Withdraw;
+use super::look::{Withdraw, has_finalizer};
 use crate::fleet::apply::{Applier, ApplyError, FLEET, FleetKey, KINDS, MANAGED_BY, api};
 use crate::report::{Diagnostic, codes};
 use kube::Client;
@@ -99,7 +99,7 @@ impl Deletion {
         Ok((if is_done { Step::Done } else { Step::Releasing }, problems))
     }
 
-    /// The oldest of the other fleets of the class that stay.
+    /// The oldest of the other fleets of the class that have objects and stay.
     async fn heir(&self, client: &Client, class: &str) -> Result<Option<FleetKey>, ApplyError> {
         let places: Vec<Option<&str>> = match &self.namespaces {
             Some(namespaces) => namespaces.iter().map(|namespace| Some(namespace.as_str())).collect(),
@@ -115,7 +115,8 @@ impl Deletion {
                 let text = |field: &str| fleet["metadata"][field].as_str().unwrap_or_default().to_owned();
                 let key = FleetKey { namespace: text("namespace"), name: text("name") };
                 let stays = fleet["spec"]["ingressClassName"] == class && fleet["metadata"]["deletionTimestamp"].is_null();
-                (stays && key != self.fleet).then(|| (text("creationTimestamp"), key))
+                // one that nothing was made for has no finalizer, and would take nothing along when it goes
+                (stays && has_finalizer(&fleet) && key != self.fleet).then(|| (text("creationTimestamp"), key))
             }));
         }
         // times of one form sort as texts

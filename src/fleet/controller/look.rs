@@ -210,6 +210,6 @@ fn finalizers(fleet: &Value) -> Vec<String> {
     names.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn has_finalizer(fleet: &Value) -> bool {
+pub(super) fn has_finalizer(fleet: &Value) -> bool {
     finalizers(fleet).iter().any(|name| name == FINALIZER)
 }
