@@ -9,6 +9,7 @@ use std::collections::btree_map::Entry;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Pods that each echoing Service pretends to have.
 const PODS: usize = 2;
@@ -27,6 +28,16 @@ struct Running {
     /// The ports that they stand for.
     ports: Box<[ServicePort]>,
     _servers: Vec<Echo>,
+}
+
+/// For how long servers answer after they were taken out: as pods do, until everybody has noticed.
+const NOTICE: Duration = Duration::from_secs(10);
+
+impl Running {
+    /// Answers until nobody asks any more.
+    async fn leave(self) {
+        tokio::time::sleep(NOTICE).await;
+    }
 }
 
 /// What to change in the world so that it holds the slices of the echo servers.
@@ -51,7 +62,7 @@ impl Echoes {
         let stays = |key: &(Arc<str>, Arc<str>), running: &Running| wanted.get(key).is_some_and(|service| service.ports == running.ports);
         let ended: Vec<_> = self.running.iter().filter(|(key, running)| !stays(key, running)).map(|(key, _)| key.clone()).collect();
         for key in ended {
-            self.running.remove(&key);
+            self.running.remove(&key).map(|running| tokio::spawn(running.leave()));
             let slices = world.endpoint_slices_of(&key.0, &key.1).filter(|slice| is_echo(slice));
             delta.removed.extend(slices.map(|slice| reference(&slice.meta.namespace, &slice.meta.name)));
         }
