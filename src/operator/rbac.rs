@@ -34,8 +34,8 @@ pub struct Grant {
     pub why: &'static str,
 }
 
+/// `get` is for the object that an Event is about: its identity goes into the Event.
 const READ: &[&str] = &["get", "list", "watch"];
-const WATCH: &[&str] = &["list", "watch"];
 const KEEP: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
 const OWN: &[&str] = &["get", "list", "watch", "create", "patch"];
 
@@ -52,17 +52,17 @@ const fn grant(
 /// All grants.
 pub const GRANTS: &[Grant] = &[
     grant(Role::Cluster, "haproxy-fleet.dev", &["ingressdeployments"], READ, "what is asked for"),
-    grant(Role::Cluster, "haproxy-fleet.dev", &["backends"], WATCH, "how services are reached"),
+    grant(Role::Cluster, "haproxy-fleet.dev", &["backends"], READ, "how services are reached"),
     grant(Role::Cluster, "haproxy-fleet.dev", &["ingressdeployments/status", "backends/status"], &["patch"], "saying what is the case"),
-    grant(Role::Cluster, "ingress.v3.haproxy.org", &["backends"], WATCH, "Backends that are read in place, where their kind exists"),
-    grant(Role::Cluster, "networking.k8s.io", &["ingresses"], WATCH, "routes"),
+    grant(Role::Cluster, "ingress.v3.haproxy.org", &["backends"], READ, "Backends that are read in place, where their kind exists"),
+    grant(Role::Cluster, "networking.k8s.io", &["ingresses"], READ, "routes"),
     grant(Role::Cluster, "networking.k8s.io", &["ingresses/status"], &["patch"], "the addresses of whoever serves them"),
     grant(Role::Cluster, "networking.k8s.io", &["ingressclasses"], KEEP, "the class of every fleet"),
-    grant(Role::Cluster, "", &["services", "namespaces", "configmaps"], WATCH, "what routes and Backends refer to"),
-    grant(Role::Cluster, "discovery.k8s.io", &["endpointslices"], WATCH, "endpoints"),
+    grant(Role::Cluster, "", &["services", "namespaces", "configmaps"], READ, "what routes and Backends refer to"),
+    grant(Role::Cluster, "discovery.k8s.io", &["endpointslices"], READ, "endpoints"),
     grant(Role::Cluster, "events.k8s.io", &["events"], &["create", "get", "patch"], "findings, at the objects that they are about"),
     grant(Role::Cluster, "authentication.k8s.io", &["tokenreviews"], &["create"], "who an agent is"),
-    grant(Role::Secrets, "", &["secrets"], WATCH, "certificates and credentials of routes"),
+    grant(Role::Secrets, "", &["secrets"], READ, "certificates and credentials of routes"),
     grant(Role::Fleets, "haproxy-fleet.dev", &["ingressdeployments"], &["patch"], "the finalizer"),
     grant(Role::Fleets, "haproxy-fleet.dev", &["ingressdeployments/finalizers"], &["update"], "owning what a fleet is made of"),
     grant(Role::Fleets, "apps", &["deployments"], KEEP, "the pods of a fleet"),
