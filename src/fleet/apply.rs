@@ -109,7 +109,7 @@ pub struct Applier {
 enum Verdict {
     Apply,
     Leave(Box<Diagnostic>),
-    /// Another fleet keeps it for all of them.
+    /// Another fleet keeps it for all of them, if that is still there.
     Shared,
     Wait,
 }
@@ -143,7 +143,11 @@ impl Applier {
             if let Some(live) = &live {
                 match self.judge(desired, live) {
                     Verdict::Apply => {}
-                    Verdict::Shared => return Ok(None),
+                    Verdict::Shared => {
+                        if self.is_kept(live).await? {
+                            return Ok(None);
+                        }
+                    }
                     Verdict::Wait => {
                         applied.waits = true;
                         return Ok(None);
@@ -182,7 +186,7 @@ impl Applier {
     fn judge(&self, desired: &Desired, live: &Value) -> Verdict {
         if !self.is_ours(desired, live) {
             if desired.kind == INGRESS_CLASS && live["metadata"]["labels"][MANAGED_BY.0] == MANAGED_BY.1 {
-                // the fleets of a class have one IngressClass; that of the first of them, which hands it over when it goes
+                // the fleets of a class have one IngressClass: that of the first of them, which hands it over when it goes
                 return Verdict::Shared;
             }
             let adopt = format!("{}/{}", self.fleet.namespace, self.fleet.name);
@@ -201,6 +205,18 @@ impl Applier {
             return Verdict::Leave(Box::new(self.keeps_address(&desired.name)));
         }
         Verdict::Apply
+    }
+
+    /// Whether the fleet that a shared object is labelled with exists. Its finalizer may have been removed by hand.
+    async fn is_kept(&self, live: &Value) -> Result<bool, ApplyError> {
+        let label = |name: &str| live["metadata"]["labels"][name].as_str().unwrap_or_default();
+        let (namespace, name) = (label(FLEET_NAMESPACE), label(FLEET));
+        if namespace.is_empty() || name.is_empty() {
+            return Ok(false);
+        }
+        let api = api(&self.client, crate::api::API_VERSION, "IngressDeployment", "ingressdeployments", Some(namespace));
+        let found = api.get_opt(name).await.map_err(|error| ApplyError::new("get", "IngressDeployment", name, error))?;
+        Ok(found.is_some())
     }
 
     /// By its labels, or by its owner.

@@ -446,3 +446,20 @@ async fn an_ingress_class_is_not_handed_over_to_a_fleet_that_was_refused() {
     cluster.until("the first is gone", || !cluster.has_fleet()).await;
     assert_eq!(cluster.server.get("networking.k8s.io/v1", "IngressClass", "", "edge"), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_ingress_class_of_a_fleet_that_is_gone_without_a_word_is_taken_over() {
+    let cluster = Cluster::new();
+    let labels = json!({"app.kubernetes.io/managed-by": "haproxy-fleet", "haproxy-fleet.dev/fleet": "gone",
+        "haproxy-fleet.dev/fleet-namespace": "infra"});
+    let class = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IngressClass", "metadata": {"name": "edge", "labels": labels},
+        "spec": {"controller": "haproxy-fleet.dev/ingress"}});
+    cluster.server.put(&class).unwrap();
+    let _operator = cluster.operator(Plan::default());
+    cluster.put(first());
+    cluster.settles("created").await;
+    cluster.withdrawn.set(true);
+    cluster.delete("Background");
+    cluster.is_gone("deleted").await;
+    assert_eq!(cluster.server.get("networking.k8s.io/v1", "IngressClass", "", "edge"), None, "and goes with that fleet");
+}
