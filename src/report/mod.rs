@@ -180,6 +180,21 @@ impl fmt::Debug for PrivateBytes {
     }
 }
 
+/// An error with what caused it, each said once.
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = inner.source();
+    }
+    text
+}
+
 /// A number of things in words: `1 error`, `2 errors`.
 pub fn counted<N: fmt::Display + PartialEq + From<u8> + Copy>(count: N, one: &str, many: &str) -> String {
     let what = if count == N::from(1) { one } else { many };

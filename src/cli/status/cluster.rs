@@ -6,7 +6,7 @@
 use super::fetch::{self, FetchError};
 use crate::cli::Error;
 use crate::operator::LEASE;
-use crate::report::counted;
+use crate::report::{counted, with_causes};
 use crate::status::json::Status;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -38,7 +38,8 @@ pub(super) struct Place<'p> {
 pub(super) async fn status(place: &Place<'_>) -> Result<(Status, String), Error> {
     let config = config(place).await?;
     let namespace = config.default_namespace.clone();
-    let client = Client::try_from(config).map_err(|error| Error::new(format_args!("cannot reach the cluster: {}", text(&error)), ""))?;
+    let client =
+        Client::try_from(config).map_err(|error| Error::new(format_args!("cannot reach the cluster: {}", with_causes(&error)), ""))?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), place.namespace);
     let found = pods.list(&ListParams::default().labels(OPERATOR)).await.map_err(|error| not_listed(&error, place.namespace))?;
     let candidates = candidates(&found.items, holder(client, place.namespace).await.as_deref());
@@ -52,7 +53,7 @@ async fn config(place: &Place<'_>) -> Result<Config, Error> {
     let options = KubeConfigOptions { context: place.context.map(str::to_owned), ..KubeConfigOptions::default() };
     let unusable = |what: String, error: &(dyn StdError + 'static)| {
         let help = "name a kubeconfig by --kubeconfig or KUBECONFIG, and one of its contexts by --context";
-        Error::new(format_args!("{what} cannot be used: {}", text(error)), help)
+        Error::new(format_args!("{what} cannot be used: {}", with_causes(error)), help)
     };
     let mut config = match place.kubeconfig {
         Some(path) => {
@@ -145,11 +146,11 @@ impl Unreached {
         let pod = format!("{namespace}/{}", candidate.name);
         match self {
             Self::Way(error) if is_forbidden(error) => Error::new(
-                format_args!("no port of pod {pod} may be forwarded: {}", text(error)),
+                format_args!("no port of pod {pod} may be forwarded: {}", with_causes(error)),
                 format_args!("ask for the permission to create pods/portforward in namespace {namespace}"),
             ),
             Self::Way(error) => Error::new(
-                format_args!("the port {} of pod {pod} cannot be forwarded: {}", candidate.port, text(error)),
+                format_args!("the port {} of pod {pod} cannot be forwarded: {}", candidate.port, with_causes(error)),
                 format_args!("try it by hand: kubectl -n {namespace} port-forward pod/{} {}", candidate.name, candidate.port),
             ),
             Self::Fetch(error) => Error::new(format_args!("pod {pod}, port {}: {error}", candidate.port), error.help()),
@@ -170,13 +171,16 @@ fn is_forbidden(error: &kube::Error) -> bool {
 fn not_listed(error: &kube::Error, namespace: &str) -> Error {
     if is_forbidden(error) {
         return Error::new(
-            format_args!("the pods of namespace {namespace} may not be listed: {}", text(error)),
+            format_args!("the pods of namespace {namespace} may not be listed: {}", with_causes(error)),
             format_args!(
                 "ask for the permission to list pods and to create pods/portforward in namespace {namespace}, where the operator is"
             ),
         );
     }
-    Error::new(format_args!("the API server does not answer: {}", text(error)), "see whether kubectl gets an answer with the same context")
+    Error::new(
+        format_args!("the API server does not answer: {}", with_causes(error)),
+        "see whether kubectl gets an answer with the same context",
+    )
 }
 
 fn none_ready(pods: usize, namespace: &str) -> Error {
@@ -190,21 +194,6 @@ fn none_ready(pods: usize, namespace: &str) -> Error {
         format_args!("no pod of the operator in namespace {namespace} is ready ({})", counted(pods, "is not", "are not")),
         format_args!("see why: kubectl -n {namespace} describe pods -l {OPERATOR}"),
     )
-}
-
-/// An error with what caused it.
-fn text(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

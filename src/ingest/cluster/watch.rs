@@ -4,7 +4,7 @@ use super::SeenBackend;
 use super::source::{Raw, Resource, Source};
 use crate::api::backend::BackendStatus;
 use crate::ingest::object::{self, Read, json};
-use crate::report::{Kind, ObjectRef};
+use crate::report::{Kind, ObjectRef, with_causes};
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event, InitialListStrategy, watcher};
 use kube::{Api, Client, ResourceExt};
@@ -144,7 +144,7 @@ impl Watch {
                 self.failures = self.failures.saturating_add(1);
                 let lasts = !self.was_listed || self.failures > DOUBTS;
                 if lasts {
-                    let forbidden = || News::Forbidden(error_text(error));
+                    let forbidden = || News::Forbidden(with_causes(error));
                     self.say(if code == Some(404) { News::Absent } else { forbidden() }).await?;
                 }
                 self.pause(if lasts { ASK_AGAIN } else { DOUBT_AGAIN }).await?;
@@ -157,7 +157,7 @@ impl Watch {
                 self.failures = self.failures.saturating_add(1);
                 let lasts = self.failures > HICCUPS;
                 if lasts {
-                    self.say(News::Failed(error_text(error))).await?;
+                    self.say(News::Failed(with_causes(error))).await?;
                 }
                 self.pause(doubled.min(PAUSE.1)).await?;
                 if lasts {
@@ -214,21 +214,6 @@ fn code(error: &watcher::Error) -> Option<u16> {
         return None;
     };
     Some(status.code)
-}
-
-/// An error with what caused it.
-fn error_text(error: &watcher::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 impl Resource {
