@@ -60,7 +60,7 @@ impl Maker {
         let ask = || async { self.client.apiserver_version().await.map(|version| knows_distribution(&version.major, &version.minor)) };
         let knows = self.knows_distribution.get_or_try_init(ask).await;
         let traffic_distribution = *knows.map_err(|error| BuildError::Wait(error.to_string()))?;
-        let context = Context { traffic_distribution, ..self.context(&id, ca_bundle, keys) };
+        let context = self.context(&id, ca_bundle, keys, traffic_distribution);
         let observed = observed(seen, bundle_bytes);
         build(Fleet { deployment: &deployment, uid: &uid, context: &context, observed: &observed }).map_err(BuildError::Refused)
     }
@@ -86,7 +86,7 @@ impl Maker {
         Ok(view.bytes as u64)
     }
 
-    fn context(&self, fleet: &FleetId, ca_bundle: String, keys: Keys) -> Context {
+    fn context(&self, fleet: &FleetId, ca_bundle: String, keys: Keys, traffic_distribution: bool) -> Context {
         let image = |line: HaproxyLine| Some((line, self.settings.haproxy_images.get(line.as_str())?.clone()));
         let states = self.states.get().map(|states| states.borrow().clone());
         Context {
@@ -99,7 +99,7 @@ impl Maker {
             ticket_keys: keys.tickets,
             default_certificate: keys.default_certificate,
             upgrade_turn: states.is_some_and(|states| has_turn(&states, fleet, &self.settings.image)),
-            traffic_distribution: false,
+            traffic_distribution,
         }
     }
 }
