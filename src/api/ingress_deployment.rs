@@ -98,7 +98,8 @@ pub struct IngressDeploymentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<Selector>,
 
-    /// Labels of the routes (Ingresses) that are the fleet's; all if nothing is said. Both selectors have to match.
+    /// Labels of the routes (Ingresses) that are the fleet's; all if nothing is said. Both selectors have to match. Whoever
+    /// writes a route writes its labels, too: what keeps tenants apart is `namespaceSelector`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route_selector: Option<Selector>,
 

@@ -62,7 +62,7 @@ fn the_page_on_metrics_prints_what_is_registered() {
         - Steps (`haproxy_fleet_step_seconds`): `wait` is from the first event of a batch until it is taken, `translate` and `render` are\n  \
         the pipeline, `publish` makes it what agents are sent. `haproxy_fleet_pipeline_seconds` is all but `wait`.\n\
         - Reasons of reloads: `shape`, `section`, `file`, `backend`, `server`, `certificate` ask for one by what changed;\n  \
-        `refused-live`, `connection` and `drift` are repairs, `start` is the first configuration, `several` more than one of these.\n\
+        `refused-live`, `connection` and `drift` are repairs, `start` is the first configuration, `several` more than one of these, `other` none.\n\
         - A watch is `up`, `starting` (it has not told all there is), `failing`, `forbidden` (401, 403) or `absent` (no such kind).\n\
         - Writes are `done`, in `conflict` (409), `forbidden` (401, 403), `refused` (other 4xx), `failed` (5xx or no answer), or `fenced`:\n  \
         held back, as the replica did not lead. Statuses are those with `resource=~\".*/status\"`.\n\n\
