@@ -1,12 +1,11 @@
-//! What the operator says of itself, by port-forward as people get it, and what the API server saw of it.
+//! What the operator says of itself, and what the API server saw of it.
 
 use crate::setting::{SYSTEM, Setting};
-use crate::{Failure, Outcome, http};
+use crate::{Failure, Outcome};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::process::Stdio;
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 /// A call of the operator, as roles name it: API group, resource with subresource, verb.
@@ -22,22 +21,17 @@ pub struct Tally {
 }
 
 impl Setting {
-    /// `/status` of the replica of the operator that leads.
+    /// The document of `/status`, as people get it: by `haproxy-fleet status`, which forwards a port of the operator.
     pub async fn status(&self) -> Outcome<Value> {
-        let lease = self.get(&["lease", "-n", SYSTEM, "haproxy-fleet"]).await?;
-        let leader = lease["spec"]["holderIdentity"].as_str().and_then(|holder| holder.split('_').next()).unwrap_or_default().to_owned();
-        let mut command = Command::new(self.kubectl_program());
-        command.args(["-n", SYSTEM, "port-forward", &format!("pod/{leader}"), ":8080"]).envs(self.environment());
-        let mut forward = command.kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let said = forward.stdout.take().ok_or_else(|| Failure::new("kubectl says nothing"))?;
-        // kept to the end: a kubectl that nobody listens to dies at its next word
-        let mut lines = BufReader::new(said).lines();
-        // Forwarding from 127.0.0.1:40000 -> 8080
-        let line = lines.next_line().await?.unwrap_or_default();
-        let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()).and_then(|port| port.parse().ok());
-        let port: u16 = port.ok_or_else(|| Failure::new(format_args!("kubectl port-forward {leader}: {line:?}")))?;
-        let answer = http::get(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), "localhost", "/status").await?;
-        Ok(serde_json::from_str(answer.body())?)
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/image/root/haproxy-fleet");
+        let mut command = Command::new(&program);
+        command.args(["status", "--all-namespaces", "--output", "json"]).envs(self.environment()).kill_on_drop(true);
+        let output = command.stdin(Stdio::null()).output().await?;
+        // 1: some fleets are not Ready
+        if matches!(output.status.code(), Some(0 | 1)) {
+            return Ok(serde_json::from_slice(&output.stdout)?);
+        }
+        Err(Failure::new(format_args!("{}: {}", program.display(), String::from_utf8_lossy(&output.stderr).trim())))
     }
 
     /// Reloads of the pods of a fleet since they started, by pod.

@@ -98,6 +98,14 @@ impl Setting {
         .await
     }
 
+    /// Takes down the fleets of `namespaces` and then these, which need not be gone when this returns.
+    pub async fn remove(&self, namespaces: &[&str]) -> Outcome {
+        for namespace in namespaces {
+            self.kubectl(&["-n", namespace, "delete", "ingd", "--all", "--timeout=180s"]).await?;
+        }
+        self.kubectl(&[&["delete", "namespace", "--wait=false"], namespaces].concat()).await.map(drop)
+    }
+
     /// The address of the Service of a fleet, once it has one.
     pub async fn address(&self, namespace: &str, fleet: &str, port: u16) -> Outcome<SocketAddr> {
         eventually("an address of the fleet", SOON, || async {

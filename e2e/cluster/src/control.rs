@@ -151,6 +151,7 @@ fn kube_apiserver(layout: &Layout) -> Vec<String> {
         file("proxy-client-key-file", "front-proxy.key"),
         format!("--audit-policy-file={}", layout.audit_policy().display()),
         format!("--audit-log-path={}", layout.audit_log().display()),
+        "--audit-log-maxsize=4096".to_owned(), // MB: a file that is begun anew would lose what suites look for
         "--enable-aggregator-routing".to_owned(), // to the pod itself: the host has no kube-proxy
         // a lost node's pods are replaced after half a minute, not after six
         "--default-not-ready-toleration-seconds=10".to_owned(),

@@ -68,7 +68,6 @@ fn a_certificate_is_renewed_without_a_reload_or_a_lost_request() {
         println!("{}", haproxy_fleet_e2e::json_line("certificates", 3, &report));
         assert_eq!(report.lost, 0, "{:?}", report.examples);
         assert_eq!(setting.reloads(name, "edge").await?, reloads, "a certificate is changed live");
-        setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=180s"]).await?;
-        setting.kubectl(&["delete", "namespace", name, "--wait=false"]).await.map(drop)
+        setting.remove(&[name]).await
     });
 }

@@ -21,11 +21,6 @@ async fn two(setting: &Setting, name: &str, replicas: usize) -> Outcome<SocketAd
     Ok(address)
 }
 
-async fn remove(setting: &Setting, name: &str) -> Outcome {
-    setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=180s"]).await?;
-    setting.kubectl(&["delete", "namespace", name, "--wait=false"]).await.map(drop)
-}
-
 fn load(address: SocketAddr, rate: f64) -> Outcome<fleet_load::Handle> {
     let config =
         Config { protocol: Protocol::Http1KeepAlive, rate, connections: 16, ..Config::new(vec![Target::new(address, "web.example", "/")]) };
@@ -90,7 +85,7 @@ fn a_fleet_serves_while_the_operator_is_away_and_a_third_of_the_endpoints_is_rep
         assert!(success >= 0.999, "{:?} {:?}", report.lost_by_kind, report.examples);
         scale_operator(setting, 2).await?;
         setting.ready("away", "edge").await?;
-        remove(setting, "away").await
+        setting.remove(&["away"]).await
     });
 }
 
@@ -129,7 +124,7 @@ fn a_new_pod_without_an_operator_is_never_ready_and_an_old_one_comes_back_with_w
         http::expect(address, "web.example", "/", 200).await?;
         scale_operator(setting, 2).await?;
         setting.ready("alone", "edge").await?;
-        remove(setting, "alone").await
+        setting.remove(&["alone"]).await
     });
 }
 
@@ -167,7 +162,7 @@ fn an_agent_that_is_killed_again_and_again_leaves_its_pod_ready_and_serving() {
         let report = load.stop().await;
         println!("{}", haproxy_fleet_e2e::json_line("agents killed", 1, &report));
         assert_eq!(report.lost, 0, "{:?}", report.examples);
-        remove(setting, "agent").await
+        setting.remove(&["agent"]).await
     });
 }
 
@@ -197,7 +192,7 @@ fn the_leader_is_killed_and_another_one_writes() {
             if status["loadBalancer"]["ingress"].is_array() { Ok(()) } else { Err(Failure::new(status)) }
         })
         .await?;
-        remove(setting, "leader").await
+        setting.remove(&["leader"]).await
     });
 }
 
@@ -223,6 +218,6 @@ fn endpoints_change_behind_an_api_server_that_was_gone() {
         let report = load.stop().await;
         println!("{}", haproxy_fleet_e2e::json_line("API server gone", 1, &report));
         assert_eq!(report.lost, 0, "{:?}", report.examples);
-        remove(setting, "gap").await
+        setting.remove(&["gap"]).await
     });
 }

@@ -85,11 +85,6 @@ fn route(class: &str, name: &str, host: &str) -> Value {
         "spec": {"ingressClassName": class, "rules": [{"host": host, "http": {"paths": [path]}}]}})
 }
 
-async fn remove(setting: &Setting, name: &str) -> Outcome {
-    setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=180s"]).await?;
-    setting.kubectl(&["delete", "namespace", name, "--wait=false"]).await.map(drop)
-}
-
 #[test]
 fn a_fleet_that_is_applied_serves_as_soon_as_its_pods_have_started() {
     run(|setting| async move {
@@ -134,7 +129,7 @@ fn a_fleet_that_is_applied_serves_as_soon_as_its_pods_have_started() {
             json!({"figure": "apply_to_first_request", "ms": milliseconds(served), "pods_own_start_ms": milliseconds(start),
                 "beyond_ms": milliseconds(served.saturating_sub(start))})
         );
-        remove(setting, name).await
+        setting.remove(&[name]).await
     });
 }
 
@@ -191,7 +186,7 @@ fn endpoints_reach_every_pod_without_a_reload() {
         }
         assert_eq!(setting.reloads(name, "edge").await?, reloads, "endpoints are live");
         tell("endpoints_to_every_pod", times, &json!({"routes": routes, "reloads": 0}));
-        remove(setting, name).await
+        setting.remove(&[name]).await
     });
 }
 
@@ -215,7 +210,7 @@ fn an_ingress_is_served_by_every_pod_without_a_reload() {
         assert_eq!(setting.reloads(name, "edge").await?, reloads, "a route is live");
         ingresses.delete("new-0", &DeleteParams::default()).await?;
         tell("ingress_to_every_pod", times, &json!({"routes": routes, "reloads": 0}));
-        remove(setting, name).await
+        setting.remove(&[name]).await
     });
 }
 
@@ -262,6 +257,6 @@ fn an_operator_at_rest_writes_nothing_but_its_lease() {
         let writes = writes(&calls);
         println!("{}", json!({"figure": "writes_at_rest", "seconds": watched.as_secs(), "calls": calls.len(), "writes": writes}));
         assert!(writes.is_empty(), "{writes:?}");
-        remove(setting, name).await
+        setting.remove(&[name]).await
     });
 }

@@ -38,8 +38,7 @@ fn a_bad_object_is_set_aside_says_so_and_everything_else_is_served() {
         let status = setting.fleet("bad", "edge").await?;
         let ready = status["conditions"].as_array().into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True");
         assert!(ready, "a tenant's mistake is not the fleet's: {status}");
-        setting.kubectl(&["-n", "bad", "delete", "ingd", "--all", "--timeout=180s"]).await?;
-        setting.kubectl(&["delete", "namespace", "bad", "bad-good", "bad-evil", "--wait=false"]).await.map(drop)
+        setting.remove(&["bad", "bad-good", "bad-evil"]).await
     });
 }
 
@@ -71,9 +70,6 @@ fn two_fleets_of_two_classes_are_strictly_apart() {
         .await?;
         let address = setting.address("one", "edge", 80).await?;
         http::expect(address, "one.example", "/", 200).await?;
-        for namespace in ["one", "two"] {
-            setting.kubectl(&["-n", namespace, "delete", "ingd", "--all", "--timeout=180s"]).await?;
-        }
-        setting.kubectl(&["delete", "namespace", "one", "two", "apart", "--wait=false"]).await.map(drop)
+        setting.remove(&["one", "two", "apart"]).await
     });
 }

@@ -31,10 +31,17 @@ async fn is_gone(setting: &Setting, namespace: &str, object: &str) -> Outcome {
     .await
 }
 
-async fn remove(setting: &Setting, namespace: &str) -> Outcome {
-    setting.kubectl(&["-n", namespace, "delete", "ingd", "--all", "--timeout=180s"]).await?;
-    setting.kubectl(&["delete", "namespace", namespace, "--wait=false"]).await.map(drop)
-}
+/// One object of each kind that the fleet of the next suite has, of those that are not made on demand.
+const OBJECTS: [&str; 8] = [
+    "deployment/edge",
+    "service/edge",
+    "configmap/edge-operator-ca",
+    "secret/edge-keys",
+    "serviceaccount/edge",
+    "pdb/edge",
+    "networkpolicy/edge",
+    "ingressclass/objects",
+];
 
 #[test]
 fn objects_follow_the_spec_and_what_others_change_of_ours_is_put_back() {
@@ -58,16 +65,7 @@ fn objects_follow_the_spec_and_what_others_change_of_ours_is_put_back() {
         patch(setting, name, &json!({"publishing": {"additionalServices": null}})).await?;
         is_gone(setting, name, "service/edge-inner").await?;
         // whatever is ours and was changed is put back; what is not ours stays
-        for object in [
-            "deployment/edge",
-            "service/edge",
-            "configmap/edge-operator-ca",
-            "secret/edge-keys",
-            "serviceaccount/edge",
-            "pdb/edge",
-            "networkpolicy/edge",
-            "ingressclass/objects",
-        ] {
+        for object in OBJECTS {
             setting
                 .kubectl(&["-n", name, "label", object, "app.kubernetes.io/instance=nobody", "example.com/mine=yes", "--overwrite"])
                 .await?;
@@ -75,23 +73,14 @@ fn objects_follow_the_spec_and_what_others_change_of_ours_is_put_back() {
         // nothing of it is watched but what serves: a change of the spec is a reason to look
         patch(setting, name, &json!({"disruption": {"maxUnavailable": 2}})).await?;
         says(setting, name, "pdb/edge", "/spec/maxUnavailable", json!(2)).await?;
-        for object in [
-            "deployment/edge",
-            "service/edge",
-            "configmap/edge-operator-ca",
-            "secret/edge-keys",
-            "serviceaccount/edge",
-            "pdb/edge",
-            "networkpolicy/edge",
-            "ingressclass/objects",
-        ] {
+        for object in OBJECTS {
             says(setting, name, object, "/metadata/labels/app.kubernetes.io~1instance", json!("edge")).await?;
             says(setting, name, object, "/metadata/labels/example.com~1mine", json!("yes")).await?;
         }
         patch(setting, name, &json!({"networkPolicy": {"enabled": false}, "replicas": 1})).await?;
         is_gone(setting, name, "networkpolicy/edge").await?;
         is_gone(setting, name, "pdb/edge").await?;
-        remove(setting, name).await
+        setting.remove(&[name]).await
     });
 }
 
@@ -143,26 +132,30 @@ fn what_cannot_be_done_is_told_with_reason_and_remedy_and_what_serves_goes_on() 
             patch(setting, name, &right).await?;
             setting.ready(name, "edge").await?;
         }
-        remove(setting, name).await
+        setting.remove(&[name]).await
     });
+}
+
+/// A namespace with a tenant whose Ingress names `backend`.
+async fn tenant_with_backend(setting: &Setting, name: &str, backend: &str) -> Outcome {
+    setting.namespace(name).await?;
+    setting.apply(&echo(name, "web", 1)).await?;
+    let annotations = format!("metadata: {{annotations: {{haproxy-fleet.dev/backend: {backend}}}, ");
+    setting.apply(&ingress(name, "web", name, "web.example", "web").replace("metadata: {", &annotations)).await
 }
 
 #[test]
 fn a_backend_says_where_it_applies() {
     run(|setting| async move {
         let name = "scopes";
-        setting.namespace(name).await?;
-        setting.apply(&echo(name, "web", 1)).await?;
-        let named = ingress(name, "web", name, "web.example", "web")
-            .replace("metadata: {", "metadata: {annotations: {haproxy-fleet.dev/backend: patient}, ");
-        setting.apply(&named).await?;
+        tenant_with_backend(setting, name, "patient").await?;
         let backend = json!({"apiVersion": "haproxy-fleet.dev/v1alpha1", "kind": "Backend", "metadata": {"namespace": name, "name": "patient"},
             "spec": {"server_timeout": 7000}});
         setting.apply(&backend.to_string()).await?;
         setting.apply(&fleet(name, "edge", name, 1)).await?;
         says(setting, name, "backends.haproxy-fleet.dev/patient", "/status/usedBy/0/name", json!("web")).await?;
         setting.kubectl(&["-n", name, "wait", "--for=condition=Ready", "backends.haproxy-fleet.dev/patient", "--timeout=60s"]).await?;
-        remove(setting, name).await
+        setting.remove(&[name]).await
     });
 }
 
@@ -170,11 +163,7 @@ fn a_backend_says_where_it_applies() {
 fn backends_of_another_group_are_read_while_their_kind_exists() {
     run(|setting| async move {
         let name = "foreign";
-        setting.namespace(name).await?;
-        setting.apply(&echo(name, "web", 1)).await?;
-        let named = ingress(name, "web", name, "web.example", "web")
-            .replace("metadata: {", "metadata: {annotations: {haproxy-fleet.dev/backend: theirs}, ");
-        setting.apply(&named).await?;
+        tenant_with_backend(setting, name, "theirs").await?;
         setting.apply(&fleet(name, "edge", name, 1)).await?;
         setting.ready(name, "edge").await?;
         let is_missed = || async {
@@ -204,6 +193,6 @@ fn backends_of_another_group_are_read_while_their_kind_exists() {
         setting.kubectl(&["delete", "crd", "backends.ingress.v3.haproxy.org", "--timeout=60s"]).await?;
         eventually("it to be missed again", SOON, || async { if is_missed().await? { Ok(()) } else { Err(Failure::new("not told")) } })
             .await?;
-        remove(setting, name).await
+        setting.remove(&[name]).await
     });
 }

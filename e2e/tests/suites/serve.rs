@@ -24,8 +24,7 @@ async fn three(setting: &Setting, name: &str) -> Outcome<SocketAddr> {
 }
 
 async fn remove(setting: &Setting, name: &str) -> Outcome {
-    setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=180s"]).await?;
-    setting.kubectl(&["delete", "namespace", name, &format!("{name}-shop"), &format!("{name}-blog"), "--wait=false"]).await.map(drop)
+    setting.remove(&[name, &format!("{name}-shop"), &format!("{name}-blog")]).await
 }
 
 #[test]

@@ -94,9 +94,6 @@ fn only_a_token_that_is_bound_to_a_pod_of_the_fleet_opens_a_stream() {
             }
         })
         .await?;
-        for name in ["trust-a", "trust-b"] {
-            setting.kubectl(&["-n", name, "delete", "ingd", "--all", "--timeout=180s"]).await?;
-        }
-        setting.kubectl(&["delete", "namespace", "trust-a", "trust-b", "--wait=false"]).await.map(drop)
+        setting.remove(&["trust-a", "trust-b"]).await
     });
 }
