@@ -206,7 +206,7 @@ impl<'r> Reading<'r> {
             generation: state.generation,
             paused: state.paused,
             deleting: state.deletion.map(observed::deleting),
-            refused: state.refused.first(),
+            refused: state.refused.first().or_else(|| unrealised(&super::stage::object_of(fleet), findings)),
             not_applied: state
                 .failure
                 .clone()
@@ -226,6 +226,13 @@ impl<'r> Reading<'r> {
         };
         status(&observed, &self.says, now.wall)
     }
+}
+
+/// The first error about a field of the fleet's own spec, such as a Secret that it names and that is not there. Errors about
+/// what tenants write are about their objects.
+fn unrealised<'f>(fleet: &ObjectRef, findings: &'f [Diagnostic]) -> Option<&'f Diagnostic> {
+    let is_own = |finding: &&Diagnostic| finding.object == *fleet && finding.field.starts_with("spec.");
+    findings.iter().find(|finding| is_own(finding) && finding.severity == Severity::Error)
 }
 
 /// Pods that are wanted: what Deployments say where an autoscaler decides, else what is asked for.
@@ -273,5 +280,23 @@ fn typed<T: DeserializeOwned>(value: &Value) -> Option<T> {
             tracing::warn!(%error, name = %value["metadata"]["name"], "an object cannot be read");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fleet_answers_for_its_own_spec_and_for_nothing_that_tenants_write() {
+        let fleet = ObjectRef::new(Kind::IngressDeployment, "infra", "edge");
+        let tenant = ObjectRef::new(Kind::Ingress, "shop", "web");
+        let of_tenant = Diagnostic::error(&tenant, "spec.rules[0]", codes::NOT_FOUND, "no Service", "create it");
+        let of_haproxy = Diagnostic::error(&fleet, "", codes::REFUSED_BY_HAPROXY, "no", "change it");
+        let weak = Diagnostic::warning(&fleet, "spec.configMapRef", codes::CONFLICT, "two names", "remove one");
+        let missing = Diagnostic::error(&fleet, "spec.tls.defaultCertificateRef.name", codes::NOT_FOUND, "no Secret", "create it");
+        let findings = [of_tenant, of_haproxy, weak, missing.clone()];
+        assert_eq!(unrealised(&fleet, &findings), Some(&missing));
+        assert_eq!(unrealised(&fleet, &findings[..3]), None);
     }
 }

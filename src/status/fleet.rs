@@ -63,7 +63,7 @@ pub struct Observed<'o> {
     pub paused: bool,
     /// What its deletion waits for, if it is deleted.
     pub deleting: Option<&'static str>,
-    /// Why the spec cannot be realised; what served before it still does.
+    /// Why the spec, or a part of it, cannot be realised; what served before it still does.
     pub refused: Option<&'o Diagnostic>,
     /// Why objects could not be written, if that was so.
     pub not_applied: Option<String>,

@@ -111,12 +111,7 @@ fn what_cannot_be_done_is_told_with_reason_and_remedy_and_what_serves_goes_on() 
             patch(setting, name, &wrong).await?;
             let told = eventually(what, SOON, || async {
                 let status = setting.fleet(name, "edge").await?;
-                let said = status["conditions"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter(|one| one["status"] == "False")
-                    .chain(status["diagnostics"]["worst"].as_array().into_iter().flatten());
+                let said = status["conditions"].as_array().into_iter().flatten().filter(|one| one["status"] == "False");
                 let said: Vec<&str> = said.filter_map(|one| one["message"].as_str()).collect();
                 said.iter()
                     .find(|message| message.contains(remedy))
