@@ -53,6 +53,7 @@ struct Reserve {
 #[derive(Clone, Debug)]
 pub struct Handle {
     claim: watch::Receiver<Claim>,
+    known_term: watch::Receiver<u64>,
     requests: mpsc::Sender<Reserve>,
 }
 
@@ -60,6 +61,12 @@ impl Handle {
     /// The claim. It turns to standby by a timer when it expires, and when the driver ends in whatever way.
     pub fn claim(&self) -> watch::Receiver<Claim> {
         self.claim.clone()
+    }
+
+    /// The term of the Lease as this replica saw it last, whoever leads; 0 before it saw any. One that stands by says it to
+    /// agents: they listen to nobody who has missed a change of the leader.
+    pub fn known_term(&self) -> watch::Receiver<u64> {
+        self.known_term.clone()
     }
 
     /// Reserves the next `block` generation numbers: they are persisted before this returns, and nobody gets them again.
@@ -96,6 +103,7 @@ pub struct Driver {
     settings: Settings,
     election: Election,
     publisher: Publisher,
+    known_term: watch::Sender<u64>,
     requests: mpsc::Receiver<Reserve>,
     /// The zero of the clock of `election`.
     start: Instant,
@@ -114,17 +122,19 @@ impl Driver {
     /// A driver that does nothing yet, and what others have of it.
     pub fn new(settings: Settings) -> (Self, Handle) {
         let (sender, claim) = watch::channel(Claim::Standby);
+        let (known, known_term) = watch::channel(0);
         let (requests, received) = mpsc::channel(1);
         let timing = Timing { retry: jittered(settings.timing.retry, &settings.identity), ..settings.timing };
         let driver = Self {
             election: Election::new(settings.identity.clone(), timing),
             settings,
             publisher: Publisher(sender),
+            known_term: known,
             requests: received,
             start: Instant::now(),
             lease: None,
         };
-        (driver, Handle { claim, requests })
+        (driver, Handle { claim, known_term, requests })
     }
 
     /// Runs until `stop` is ready, which must be after the last write of this replica; then gives the Lease back.
@@ -307,6 +317,8 @@ impl Driver {
             None => Claim::Standby,
         };
         self.publisher.publish(claim);
+        let term = self.election.known_term();
+        self.known_term.send_if_modified(|known| term != std::mem::replace(known, term));
     }
 }
 

@@ -137,6 +137,11 @@ impl Election {
         (now < until).then_some((held.term, until))
     }
 
+    /// The term of the Lease as it was read or written last.
+    pub(super) fn known_term(&self) -> u64 {
+        self.seen.as_ref().and_then(|seen| seen.record.as_ref()).map_or(0, |record| record.transitions)
+    }
+
     pub(super) fn next(&self, now: Moment) -> Action {
         if let Some(pause) = self.pause.filter(|pause| now < *pause) {
             return Action::Wait(pause);
