@@ -46,6 +46,8 @@ pub const GROUP: &str = "haproxy-fleet.dev";
 pub const VERSION: &str = "v1alpha1";
 /// `apiVersion` of our own kinds.
 pub const API_VERSION: &str = "haproxy-fleet.dev/v1alpha1";
+/// `apiVersion` of Gateway API.
+pub const GATEWAY_API_VERSION: &str = "gateway.networking.k8s.io/v1";
 /// `apiVersion` of the `Backend` objects of HAProxy Technologies' ingress controller, which are read in place.
 pub const HAPROXY_ORG_API_VERSION: &str = "ingress.v3.haproxy.org/v3";
 /// What comes before the name in every annotation of ours.

@@ -132,11 +132,12 @@ pub(crate) fn decode_sources(sources: Vec<proto::ObjectRef>) -> Result<Arc<[Obje
 }
 
 fn kind(name: &str) -> Kind {
-    const KNOWN: [Kind; 9] = [
+    const KNOWN: [Kind; 10] = [
         Kind::IngressDeployment,
         Kind::Backend,
         Kind::Ingress,
         Kind::IngressClass,
+        Kind::GatewayClass,
         Kind::Namespace,
         Kind::Service,
         Kind::EndpointSlice,

@@ -98,7 +98,7 @@ mod tests {
         async fn says_of(&mut self, term: u64) -> Authority {
             let found = async {
                 loop {
-                    match self.inputs.recv().await.expect("it goes on") {
+                    match self.inputs.recv().await.unwrap() {
                         Input::Authority(authority) if authority.term == term => return authority,
                         _ => {}
                     }

@@ -58,6 +58,7 @@ pub const GRANTS: &[Grant] = &[
     grant(Role::Cluster, "networking.k8s.io", &["ingresses"], READ, "routes"),
     grant(Role::Cluster, "networking.k8s.io", &["ingresses/status"], &["patch"], "the addresses of whoever serves them"),
     grant(Role::Cluster, "networking.k8s.io", &["ingressclasses"], KEEP, "the class of every fleet"),
+    grant(Role::Cluster, "gateway.networking.k8s.io", &["gatewayclasses"], READ, "saying that Gateway API is not served, where it exists"),
     grant(Role::Cluster, "", &["services", "namespaces", "configmaps"], READ, "what routes and Backends refer to"),
     grant(Role::Cluster, "discovery.k8s.io", &["endpointslices"], READ, "endpoints"),
     grant(Role::Cluster, "events.k8s.io", &["events"], &["create", "get", "patch"], "findings, at the objects that they are about"),

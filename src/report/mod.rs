@@ -23,6 +23,8 @@ pub enum Kind {
     Ingress,
     /// `networking.k8s.io` `IngressClass`
     IngressClass,
+    /// `gateway.networking.k8s.io` `GatewayClass`
+    GatewayClass,
     /// core `Namespace`
     Namespace,
     /// core `Service`
@@ -45,6 +47,7 @@ impl Kind {
             Self::Backend => "Backend",
             Self::Ingress => "Ingress",
             Self::IngressClass => "IngressClass",
+            Self::GatewayClass => "GatewayClass",
             Self::Namespace => "Namespace",
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",

@@ -295,6 +295,7 @@ fn served_as(kind: &Kind) -> Option<(&'static str, &'static str)> {
         Kind::Backend => (crate::api::API_VERSION, "backends"),
         Kind::Ingress => ("networking.k8s.io/v1", "ingresses"),
         Kind::IngressClass => ("networking.k8s.io/v1", "ingressclasses"),
+        Kind::GatewayClass => (crate::api::GATEWAY_API_VERSION, "gatewayclasses"),
         Kind::EndpointSlice => ("discovery.k8s.io/v1", "endpointslices"),
         Kind::Service => ("v1", "services"),
         Kind::Secret => ("v1", "secrets"),

@@ -121,7 +121,7 @@ impl World {
                 self.forget_slice(&old);
                 return Some(Changed::of(reference.clone(), vec![old.service.clone()]));
             }
-            Kind::Other(_) => return None,
+            Kind::GatewayClass | Kind::Other(_) => return None,
         }
         Some(Changed::of(reference.clone(), Vec::new()))
     }
@@ -167,7 +167,7 @@ impl World {
             Kind::Secret => self.secret(namespace, name).cloned().map(Object::Secret),
             Kind::ConfigMap => self.config_map(namespace, name).cloned().map(Object::ConfigMap),
             Kind::Namespace => self.namespace(name).cloned().map(Object::Namespace),
-            Kind::Other(_) => None,
+            Kind::GatewayClass | Kind::Other(_) => None,
         }
     }
 }

@@ -173,15 +173,7 @@ fn backends_of_another_group_are_read_while_their_kind_exists() {
         };
         eventually("a Backend that is missing", SOON, || async { if is_missed().await? { Ok(()) } else { Err(Failure::new("not told")) } })
             .await?;
-        let kind = json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "backends.ingress.v3.haproxy.org"},
-            "spec": {
-                "group": "ingress.v3.haproxy.org", "scope": "Namespaced", "names": {"kind": "Backend", "plural": "backends"},
-                "versions": [{"name": "v3", "served": true, "storage": true,
-                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
-            },
-        });
-        setting.apply(&kind.to_string()).await?;
+        setting.apply(&definition("ingress.v3.haproxy.org", "v3", "Namespaced", "Backend", "backends")).await?;
         let theirs = json!({"apiVersion": "ingress.v3.haproxy.org/v3", "kind": "Backend", "metadata": {"namespace": name, "name": "theirs"}, "spec": {"server_timeout": 7000}}).to_string();
         eventually("the kind", SOON, || setting.apply(&theirs)).await?;
         eventually("it to be read", SOON, || async { if is_missed().await? { Err(Failure::new("still missed")) } else { Ok(()) } }).await?;
@@ -190,4 +182,55 @@ fn backends_of_another_group_are_read_while_their_kind_exists() {
             .await?;
         setting.remove(&[name]).await
     });
+}
+
+#[test]
+fn gateway_api_is_noticed_and_what_waits_for_us_there_is_told_what_to_do() {
+    run(|setting| async move {
+        // a cluster of somebody else may serve it already
+        let is_there = setting.kubectl(&["get", "crd", "gatewayclasses.gateway.networking.k8s.io"]).await.is_ok();
+        if !is_there {
+            setting.apply(&definition("gateway.networking.k8s.io", "v1", "Cluster", "GatewayClass", "gatewayclasses")).await?;
+        }
+        let class = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "e2e-noticed"},
+            "spec": {"controllerName": "haproxy-fleet.dev/gateway"}});
+        eventually("the kind", SOON, || setting.apply(&class.to_string())).await?;
+        eventually("an Event that says so", SOON, || async {
+            let events = setting.get(&["-n", "default", "events"]).await?;
+            let of_it = |event: &&Value| event["involvedObject"]["name"] == "e2e-noticed";
+            let events = events["items"].as_array().into_iter().flatten().filter(of_it);
+            let notes: Vec<&str> = events.filter_map(|event| event["message"].as_str()).collect();
+            if notes.iter().any(|note| note.contains("serves no Gateways") && note.contains("Ingress")) {
+                Ok(())
+            } else {
+                Err(Failure::new(format!("{notes:?}")))
+            }
+        })
+        .await?;
+        setting.kubectl(&["delete", "gatewayclass", "e2e-noticed"]).await?;
+        if !is_there {
+            setting.kubectl(&["delete", "crd", "gatewayclasses.gateway.networking.k8s.io", "--timeout=60s"]).await?;
+        }
+        eventually("nothing to be said any more", SOON, || async {
+            let status = setting.status().await?.to_string();
+            if status.contains("e2e-noticed") { Err(Failure::new("it is still told")) } else { Ok(()) }
+        })
+        .await
+    });
+}
+
+/// A definition of a kind of which everything is taken.
+fn definition(group: &str, version: &str, scope: &str, kind: &str, plural: &str) -> String {
+    let mut definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {
+            "group": group, "scope": scope, "names": {"kind": kind, "plural": plural},
+            "versions": [{"name": version, "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
+        },
+    });
+    if group.ends_with("k8s.io") {
+        definition["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, a stand-in for tests"});
+    }
+    definition.to_string()
 }

@@ -21,6 +21,8 @@ pub(super) enum Resource {
     /// The `Backend`s of HAProxy Technologies' controller, whose CRD need not exist.
     HaproxyOrgBackends,
     IngressClasses,
+    /// Those of Gateway API, whose CRDs need not exist.
+    GatewayClasses,
     Namespaces,
     Ingresses,
     Services,
@@ -48,11 +50,12 @@ impl fmt::Display for Source {
 
 impl Resource {
     /// What is watched from the start; Secrets and `ConfigMap`s follow where somebody may refer to them.
-    pub(super) const FROM_THE_START: [Self; 8] = [
+    pub(super) const FROM_THE_START: [Self; 9] = [
         Self::IngressDeployments,
         Self::Backends,
         Self::HaproxyOrgBackends,
         Self::IngressClasses,
+        Self::GatewayClasses,
         Self::Namespaces,
         Self::Ingresses,
         Self::Services,
@@ -66,6 +69,7 @@ impl Resource {
             Self::Backends => (api::API_VERSION, "Backend", "backends"),
             Self::HaproxyOrgBackends => (api::HAPROXY_ORG_API_VERSION, "Backend", "backends"),
             Self::IngressClasses => ("networking.k8s.io/v1", "IngressClass", "ingressclasses"),
+            Self::GatewayClasses => (api::GATEWAY_API_VERSION, "GatewayClass", "gatewayclasses"),
             Self::Namespaces => ("v1", "Namespace", "namespaces"),
             Self::Ingresses => ("networking.k8s.io/v1", "Ingress", "ingresses"),
             Self::Services => ("v1", "Service", "services"),
@@ -93,7 +97,7 @@ impl Resource {
 
     /// Whether the cluster need not have it.
     pub(super) fn is_optional(self) -> bool {
-        self == Self::HaproxyOrgBackends
+        matches!(self, Self::HaproxyOrgBackends | Self::GatewayClasses)
     }
 
     /// What the server is to leave out, by field and by label.
@@ -106,7 +110,7 @@ impl Resource {
     }
 
     fn is_cluster_scoped(self) -> bool {
-        matches!(self, Self::IngressClasses | Self::Namespaces)
+        matches!(self, Self::IngressClasses | Self::GatewayClasses | Self::Namespaces)
     }
 
     /// One source for all namespaces, or one for each.

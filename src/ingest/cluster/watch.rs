@@ -223,6 +223,7 @@ impl Resource {
             Self::IngressDeployments => Kind::IngressDeployment,
             Self::Backends | Self::HaproxyOrgBackends => Kind::Backend,
             Self::IngressClasses => Kind::IngressClass,
+            Self::GatewayClasses => Kind::GatewayClass,
             Self::Namespaces => Kind::Namespace,
             Self::Ingresses => Kind::Ingress,
             Self::Services => Kind::Service,

@@ -9,13 +9,15 @@ pub(in crate::ingest) enum Known {
     Read(Kind),
     /// It is usual beside what is read, and nothing that we need.
     NotNeeded,
+    /// It is of Gateway API, of which only the classes are read.
+    GatewayApi,
     /// It is read in another version: this one.
     OtherVersion(&'static str),
     /// Nothing.
     Unknown,
 }
 
-const READ: [(&str, Kind); 10] = [
+const READ: [(&str, Kind); 11] = [
     ("v1", Kind::Service),
     ("v1", Kind::Secret),
     ("v1", Kind::ConfigMap),
@@ -23,6 +25,7 @@ const READ: [(&str, Kind); 10] = [
     ("discovery.k8s.io/v1", Kind::EndpointSlice),
     ("networking.k8s.io/v1", Kind::Ingress),
     ("networking.k8s.io/v1", Kind::IngressClass),
+    (api::GATEWAY_API_VERSION, Kind::GatewayClass),
     (api::API_VERSION, Kind::IngressDeployment),
     (api::API_VERSION, Kind::Backend),
     (api::HAPROXY_ORG_API_VERSION, Kind::Backend),
@@ -54,6 +57,9 @@ pub(in crate::ingest) fn known(api_version: &str, kind: &str) -> Known {
     if let Some((version, _)) = READ.iter().find(|(version, read)| read.as_str() == kind && (same_group(version) || moved(version))) {
         return Known::OtherVersion(version);
     }
+    if same_group(api::GATEWAY_API_VERSION) {
+        return Known::GatewayApi;
+    }
     let old_backend = kind == "Backend" && group.ends_with(".haproxy.org");
     if old_backend {
         return Known::OtherVersion(api::API_VERSION);
@@ -66,7 +72,7 @@ pub(in crate::ingest) fn known(api_version: &str, kind: &str) -> Known {
 }
 
 pub(in crate::ingest) fn is_cluster_scoped(kind: &Kind) -> bool {
-    matches!(kind, Kind::IngressClass | Kind::Namespace)
+    matches!(kind, Kind::IngressClass | Kind::GatewayClass | Kind::Namespace)
 }
 
 /// What is wrong with a name, so that nothing odd becomes a key of the world.

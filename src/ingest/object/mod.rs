@@ -22,6 +22,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tree::{Content, Node};
 
+/// What to do without Gateway API.
+const INSTEAD_OF_GATEWAY_API: &str = "write an Ingress of a fleet's class; annotations and Backends say the rest";
 /// Unknown fields that are told of one object.
 const MAX_UNKNOWN_FIELDS: usize = 50;
 
@@ -49,8 +51,8 @@ pub(in crate::ingest) fn read(node: &Node<'_>, limit: usize) -> Read {
     let known = kinds::known(&api_version, &kind);
     let report_kind = match &known {
         Known::Read(kind) => kind.clone(),
-        Known::NotNeeded | Known::OtherVersion(_) | Known::Unknown if kind.is_empty() => Kind::Other("Document".into()),
-        Known::NotNeeded | Known::OtherVersion(_) | Known::Unknown => Kind::Other(printable(&kind).into()),
+        _ if kind.is_empty() => Kind::Other("Document".into()),
+        _ => Kind::Other(printable(&kind).into()),
     };
     let name = text(metadata.and_then(|metadata| metadata.get("name")));
     let mut namespace = text(metadata.and_then(|metadata| metadata.get("namespace")));
@@ -99,6 +101,10 @@ fn check(node: &Node<'_>, reference: &ObjectRef, known: &Known, kind: &str, api_
         Known::NotNeeded => {
             let message = format!("{} objects are not needed; it is skipped", printable(kind));
             Err(Box::new(Diagnostic::info(reference, "kind", codes::UNKNOWN_KIND, message, "nothing needs to be done")))
+        }
+        Known::GatewayApi => {
+            let message = format!("Gateway API is not served by this version; the {} is skipped", printable(kind));
+            Err(Box::new(Diagnostic::warning(reference, "kind", codes::UNSUPPORTED, message, INSTEAD_OF_GATEWAY_API)))
         }
         Known::OtherVersion(expected) => {
             let message = format!("`{}` of {} is not read; the object is skipped", printable(api_version), printable(kind));
@@ -200,8 +206,22 @@ fn typed(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnosti
             IngressDeployment { meta: meta(full.metadata), spec: full.spec }.into()
         }
         Kind::Backend => backend(node, reference, diagnostics)?.into(),
+        Kind::GatewayClass => {
+            diagnostics.extend(gateway_class(node, reference));
+            return Ok(None);
+        }
         Kind::Other(_) => return Ok(None),
     }))
+}
+
+/// What a class that waits for us has to be told: nobody would ever accept its Gateways.
+fn gateway_class(node: &Node<'_>, reference: &ObjectRef) -> Option<Diagnostic> {
+    let controller = node.get("spec").and_then(|spec| spec.get("controllerName")).and_then(Node::text)?;
+    if !controller.starts_with(crate::api::CONTROLLER_PREFIX) {
+        return None;
+    }
+    let message = format!("the controller {} serves no Gateways in this version", printable(controller));
+    Some(Diagnostic::warning(reference, "spec.controllerName", codes::UNSUPPORTED, message, INSTEAD_OF_GATEWAY_API))
 }
 
 fn backend(node: &Node<'_>, reference: &ObjectRef, diagnostics: &mut Vec<Diagnostic>) -> Result<Backend, Box<Diagnostic>> {

@@ -189,7 +189,7 @@ fn only_the_named_namespaces_are_read_and_fleets_only_where_they_may_be() {
     let mut gather = Gather::new(settings);
     let sources = gather.follow().start;
     let scoped: Vec<&Source> = sources.iter().filter(|source| source.namespace.is_none()).collect();
-    assert_eq!(scoped, [&everywhere(Resource::IngressClasses), &everywhere(Resource::Namespaces)]);
+    assert_eq!(scoped, [&everywhere(Resource::IngressClasses), &everywhere(Resource::GatewayClasses), &everywhere(Resource::Namespaces)]);
     assert!(sources.contains(&within(Resource::Secrets, "b")));
     let fleets: Vec<&Source> = sources.iter().filter(|source| source.resource == Resource::IngressDeployments).collect();
     assert_eq!(fleets, [&within(Resource::IngressDeployments, "edge")]);
@@ -224,6 +224,26 @@ fn fleets_stay_while_an_api_server_that_just_started_does_not_know_their_kind() 
     assert!(gather.findings().unwrap().iter().any(|found| found.message.contains("no ingressdeployments")));
     list(&mut gather, &source, Vec::new());
     assert_eq!(gather.delta().removed.len(), 1, "once the kind is known again, what is gone is gone");
+}
+
+#[test]
+fn a_gateway_class_that_waits_for_us_is_a_finding_until_its_kind_vanishes() {
+    let mut gather = whole();
+    let classes = everywhere(Resource::GatewayClasses);
+    let class = |controller: &str| {
+        let value = json!({"metadata": {"name": "edge"}, "spec": {"controllerName": controller}});
+        News::Found(Box::new(found(Resource::GatewayClasses, &value)))
+    };
+    gather.findings();
+    gather.hear(&classes, class("example.com/other"));
+    assert_eq!(gather.findings(), None);
+    gather.hear(&classes, class("haproxy-fleet.dev/gateway"));
+    let findings = gather.findings().unwrap();
+    let told: Vec<_> = findings.iter().map(|found| (found.code, found.object.to_string(), found.field.as_str())).collect();
+    assert_eq!(told, [(codes::UNSUPPORTED, "GatewayClass edge".to_owned(), "spec.controllerName")]);
+    gather.hear(&classes, News::Absent);
+    assert_eq!(gather.findings(), Some(Vec::new()));
+    assert!(gather.is_whole() && gather.delta().set.is_empty());
 }
 
 #[test]

@@ -101,6 +101,25 @@ fn kinds_that_are_not_needed_are_remarks_and_unknown_ones_are_warnings() {
 }
 
 #[test]
+fn what_waits_for_us_by_gateway_api_is_told_that_it_is_not_served_and_classes_of_others_are_left_alone() {
+    let class = |controller: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {{name: x}}\nspec: {{controllerName: {controller}}}\n"
+        )
+    };
+    let route = "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: x}\n";
+    for (text, object) in [(&*class("haproxy-fleet.dev/gateway"), "GatewayClass x"), (route, "HTTPRoute default/x")] {
+        let mut fixture = Fixture::new(&[("a.yaml", text)]);
+        assert!(fixture.load().is_empty());
+        let diagnostic = fixture.only_diagnostic();
+        assert_eq!((diagnostic.code, diagnostic.object.to_string()), (codes::UNSUPPORTED, object.to_owned()));
+        assert!(diagnostic.help.contains("Ingress"), "{diagnostic:?}");
+    }
+    let mut fixture = Fixture::new(&[("a.yaml", &*class("example.com/gateways"))]);
+    assert!(fixture.load().is_empty() && fixture.files.diagnostics().is_empty());
+}
+
+#[test]
 fn an_object_of_two_megabytes_is_refused() {
     let mut fixture =
         Fixture::new(&[("a.yaml", &format!("{}---\n{}", config_map("big", &"x".repeat(2_000_001)), config_map("small", "")))]);
