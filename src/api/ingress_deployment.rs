@@ -5,6 +5,7 @@
 
 pub(in crate::api) mod http;
 mod logging;
+mod metrics;
 pub(in crate::api) mod patterns;
 mod pods;
 mod publishing;
@@ -16,12 +17,13 @@ mod values;
 
 pub use http::{Compression, EmptyRequests, ForwardedPolicy, HeaderAction, HeaderActionType, Hsts, Http, HttpHeaders, UniqueId};
 pub use logging::{AccessLog, Capture, Captures, LogDestination, LogEmptyRequests, Logging, Syslog};
+pub use metrics::{FleetMetrics, PodMonitor};
 pub use pods::{
     Amounts, Autoscaling, PatchOperation, PatchStep, Resources, Texts, Timeouts, TopologySpread, Tuning, WhenUnsatisfiable, Zone,
 };
 pub use publishing::{
-    AdditionalService, ExternalTrafficPolicy, HostNetwork, IpFamily, IpFamilyPolicy, LoadBalancer, NetworkPolicy, NodePorts, Publishing,
-    PublishingType, ServiceType, TrafficDistribution,
+    AdditionalService, DeletionPolicy, ExternalTrafficPolicy, HostNetwork, IpFamily, IpFamilyPolicy, LoadBalancer, NetworkPolicy,
+    NodePorts, Publishing, PublishingType, ServiceType, TrafficDistribution,
 };
 pub use rollout::{Disruption, Drain, Rollout, UnhealthyPodEvictionPolicy, UpgradePolicy};
 pub use sharding::{Operator, Requirement, Selector, Shard};
@@ -236,6 +238,10 @@ pub struct IngressDeploymentSpec {
     /// What the fleet writes down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logging: Option<Logging>,
+
+    /// What the fleet counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<FleetMetrics>,
 
     /// Which routes are let in.
     #[serde(default)]

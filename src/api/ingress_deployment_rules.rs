@@ -6,8 +6,8 @@ use super::ingress_deployment::http::{RESERVED, RESERVED_HEADERS};
 use super::ingress_deployment::patterns;
 use super::schema::{Fault, faults};
 use super::{
-    AccessLog, AdditionalService, Autoscaling, Duration, HeaderAction, HeaderActionType, Http, IngressDeploymentSpec, IntOrPercent,
-    LoadBalancer, LogDestination, Publishing, PublishingType, Selector, ServiceType, Texts,
+    AccessLog, AdditionalService, Autoscaling, Duration, FleetMetrics, HeaderAction, HeaderActionType, Http, IngressDeploymentSpec,
+    IntOrPercent, LoadBalancer, LogDestination, Publishing, PublishingType, Selector, ServiceType, Texts,
 };
 use crate::report::{Diagnostic, ObjectRef, codes};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
@@ -54,6 +54,9 @@ impl IngressDeploymentSpec {
         rules.http(&self.http);
         if let Some(access) = self.logging.as_ref().and_then(|logging| logging.access.as_ref()) {
             rules.access_log(access);
+        }
+        if let Some(metrics) = &self.metrics {
+            rules.metrics(metrics);
         }
         rules.found
     }
@@ -242,6 +245,14 @@ impl Rules<'_> {
         }
     }
 
+    fn metrics(&mut self, metrics: &FleetMetrics) {
+        let Some(monitor) = &metrics.pod_monitor else { return };
+        self.hold(metrics.enabled, "spec.metrics.podMonitor", "podMonitor needs enabled: true");
+        let reserved = |key: &String| key.starts_with("haproxy-fleet.dev/") || key.starts_with("app.kubernetes.io/");
+        let free = !monitor.labels.keys().any(reserved);
+        self.hold(free, "spec.metrics.podMonitor.labels", "keys below haproxy-fleet.dev/ and app.kubernetes.io/ are ours");
+    }
+
     fn header_actions(&mut self, field: &str, actions: &[HeaderAction]) {
         for (index, action) in actions.iter().enumerate() {
             self.header_name(&format!("{field}[{index}].name"), &action.name);
@@ -356,6 +367,7 @@ mod tests {
                     "cookies": [{"name": "a", "maxLength": 1}],
                 },
             }},
+            "metrics": {"enabled": true, "podMonitor": {"interval": "30s", "labels": {"a": "b"}}},
             "disruption": {"maxUnavailable": 1}, "drain": {"deregistrationDelay": "45s", "timeout": "60s"},
             "publishing": {
                 "type": "LoadBalancer", "loadBalancer": balancer, "nodePorts": {"http": 30080, "https": 30443},
@@ -683,6 +695,16 @@ mod tests {
                 "spec.logging.access.syslog.address this takes an IP address",
                 json!({"logging": {"access": {"destination": "Syslog", "syslog": {"address": "logs"}}}}),
                 "spec.logging.access.syslog.address",
+            ),
+            (
+                "spec.metrics podMonitor needs enabled: true",
+                json!({"metrics": {"enabled": false, "podMonitor": {}}}),
+                "spec.metrics.podMonitor",
+            ),
+            (
+                "spec.metrics.podMonitor.labels keys below haproxy-fleet.dev/ and app.kubernetes.io/ are ours",
+                json!({"metrics": {"enabled": true, "podMonitor": {"labels": {"haproxy-fleet.dev/fleet": "other"}}}}),
+                "spec.metrics.podMonitor.labels",
             ),
             (
                 "spec.publishing.additionalServices[] loadBalancer needs type LoadBalancer",

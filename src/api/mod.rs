@@ -28,13 +28,13 @@ pub use ingress::{
 };
 pub use ingress_deployment::{
     AccessLog, AdditionalService, Amounts, Autoscaling, CaRef, CaRefKind, Capture, Captures, ClientCertificatePolicy, ClientTls,
-    Compression, ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService, Diagnostics, Disruption, Drain, Duration,
-    EmptyRequests, ExternalTrafficPolicy, Finding, FleetPorts, FleetTls, ForwardedPolicy, HaproxyLine, HeaderAction, HeaderActionType,
-    HostNetwork, Hsts, Http, HttpHeaders, IngressDeployment, IngressDeploymentSpec, IngressDeploymentStatus, IntOrPercent, IpFamily,
-    IpFamilyPolicy, LoadBalancer, LocalRef, LogDestination, LogEmptyRequests, Logging, NamespaceOwnership, NetworkPolicy, NodePorts,
-    Operator, PatchOperation, PatchStep, Publishing, PublishingType, Quantity, Requirement, Resources, Rollout, RouteAdmission, Selector,
-    ServiceType, Shard, Syslog, Texts, Timeouts, TlsProfile, TopologySpread, TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy,
-    UniqueId, UpgradePolicy, WhenUnsatisfiable, WildcardPolicy, Zone,
+    Compression, ConfigMapRef, DefaultBackend, DefaultBackendPort, DefaultBackendService, DeletionPolicy, Diagnostics, Disruption, Drain,
+    Duration, EmptyRequests, ExternalTrafficPolicy, Finding, FleetMetrics, FleetPorts, FleetTls, ForwardedPolicy, HaproxyLine,
+    HeaderAction, HeaderActionType, HostNetwork, Hsts, Http, HttpHeaders, IngressDeployment, IngressDeploymentSpec,
+    IngressDeploymentStatus, IntOrPercent, IpFamily, IpFamilyPolicy, LoadBalancer, LocalRef, LogDestination, LogEmptyRequests, Logging,
+    NamespaceOwnership, NetworkPolicy, NodePorts, Operator, PatchOperation, PatchStep, PodMonitor, Publishing, PublishingType, Quantity,
+    Requirement, Resources, Rollout, RouteAdmission, Selector, ServiceType, Shard, Syslog, Texts, Timeouts, TlsProfile, TopologySpread,
+    TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy, UniqueId, UpgradePolicy, WhenUnsatisfiable, WildcardPolicy, Zone,
 };
 pub use meta::{Created, Meta, Pairs};
 pub use plain::{ConfigMap, Namespace, Secret};

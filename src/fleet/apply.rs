@@ -9,7 +9,7 @@ mod owned;
 use super::build::{Desired, Ownership};
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, PropagationPolicy};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, Status};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,17 +27,20 @@ const ADOPT: &str = "haproxy-fleet.dev/adopt";
 const RELEASE_ADDRESS: &str = "haproxy-fleet.dev/release-address";
 /// The kind that fleets of one class share an object of.
 const INGRESS_CLASS: &str = "IngressClass";
+/// The kind that a cluster need not have. It is not watched either.
+pub(super) const POD_MONITOR: &str = "PodMonitor";
 /// Conflicts in a row on one object before the rest is tried first.
 const ATTEMPTS: usize = 5;
 
 /// The kinds that a fleet may be made of: API version, kind, plural, whether in a namespace. In the order in which what
 /// is not wanted any more goes: what sends traffic first.
-pub(super) const KINDS: [(&str, &str, &str, bool); 9] = [
+pub(super) const KINDS: [(&str, &str, &str, bool); 10] = [
     ("networking.k8s.io/v1", INGRESS_CLASS, "ingressclasses", false),
     ("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", true),
     ("apps/v1", "Deployment", "deployments", true),
     ("v1", "Service", "services", true),
     ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true),
+    ("monitoring.coreos.com/v1", POD_MONITOR, "podmonitors", true),
     ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", true),
     ("v1", "ConfigMap", "configmaps", true),
     ("v1", "Secret", "secrets", true),
@@ -173,7 +176,7 @@ impl Applier {
                 }
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 404 | 413 | 422) => {
-                    applied.problems.push(self.refused(desired, &status.message));
+                    applied.problems.push(self.refused(desired, &status));
                     return Ok(None);
                 }
                 Err(error) => return Err(ApplyError::new("apply", &desired.kind, &desired.name, error)),
@@ -250,7 +253,13 @@ impl Applier {
         self.written.insert(place(desired), Written { body: hash(&desired.body), fields: owned::fingerprint(live) });
     }
 
-    fn refused(&self, desired: &Desired, message: &str) -> Diagnostic {
+    fn refused(&self, desired: &Desired, status: &Status) -> Diagnostic {
+        if desired.kind == POD_MONITOR && status.code == 404 {
+            let message = "the cluster has no PodMonitors (monitoring.coreos.com/v1)";
+            let help = "install the CRDs of the Prometheus operator, or take spec.metrics.podMonitor away";
+            return Diagnostic::error(&self.fleet.object(), "spec.metrics.podMonitor", codes::NOT_APPLIED, message, help);
+        }
+        let message = &status.message;
         let message = format!("{} {} cannot be written: {message}", desired.kind, desired.name);
         let help = "see what the API server says; what served before still does";
         Diagnostic::error(&self.fleet.object(), "", codes::NOT_APPLIED, message, help)

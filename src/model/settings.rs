@@ -32,6 +32,8 @@ pub struct Settings {
     pub client_certificates: Option<ClientCertificates>,
     /// A line for each request.
     pub access_log: Option<AccessLog>,
+    /// Whether the listener for health checks has HAProxy's numbers for Prometheus, at `/metrics`.
+    pub metrics: bool,
     /// How long is waited for a client that neither sends nor takes anything.
     pub client_timeout: Option<Millis>,
     /// The same once it has closed its half.

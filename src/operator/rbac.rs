@@ -38,6 +38,8 @@ pub struct Grant {
 const READ: &[&str] = &["get", "list", "watch"];
 const KEEP: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
 const OWN: &[&str] = &["get", "list", "watch", "create", "patch"];
+/// What is kept without being watched.
+const MAYBE: &[&str] = &["get", "list", "create", "patch", "delete"];
 
 const fn grant(
     role: Role,
@@ -72,6 +74,7 @@ pub const GRANTS: &[Grant] = &[
     grant(Role::Fleets, "", &["pods"], READ, "who is an agent, and what serves"),
     grant(Role::Fleets, "policy", &["poddisruptionbudgets"], KEEP, "how many pods may be taken at a time"),
     grant(Role::Fleets, "autoscaling", &["horizontalpodautoscalers"], KEEP, "fleets that scale by themselves"),
+    grant(Role::Fleets, "monitoring.coreos.com", &["podmonitors"], MAYBE, "telling Prometheus of the pods, where its operator is"),
     grant(Role::Fleets, "networking.k8s.io", &["networkpolicies"], KEEP, "who may talk to the pods"),
     grant(Role::Operator, "coordination.k8s.io", &["leases"], &["create"], "the Lease of the leader"),
     Grant {

@@ -78,6 +78,7 @@ pub(super) fn read(id: &FleetId, mut look: Lookups<'_>) -> Read {
         reader.settings(&fleet);
         reader.scope(&fleet);
         reader.http(&fleet.spec.http);
+        reader.state.common.metrics = fleet.spec.metrics.as_ref().is_some_and(|metrics| metrics.enabled);
         if let Some(logging) = &fleet.spec.logging {
             reader.logging(logging);
         }

@@ -353,6 +353,56 @@ async fn a_deletion_ends_although_nothing_withdraws_pods_hang_and_the_load_balan
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_load_balancer_that_is_to_be_retained_outlives_its_fleet_and_serves_the_next_one_of_its_name() {
+    let cluster = Cluster::new();
+    let _operator = cluster.operator(Plan::default());
+    let mut spec = first();
+    spec["publishing"] = json!({
+        "loadBalancer": {"deletionPolicy": "Retain"},
+        "additionalServices": [{"name": "inside", "type": "LoadBalancer"}, {"name": "kept", "type": "LoadBalancer", "loadBalancer": {"deletionPolicy": "Retain"}}],
+    });
+    cluster.put(spec.clone());
+    cluster.settles("created").await;
+    tokio::time::sleep(MINUTE).await;
+    let before = service(&cluster);
+    cluster.withdrawn.set(true);
+    cluster.delete("Foreground");
+    cluster.until("the fleet is gone", || !cluster.has_fleet()).await;
+    assert_eq!(cluster.objects().into_iter().collect::<Vec<_>>(), ["Service/edge", "Service/edge-kept"]);
+    assert_eq!(service(&cluster)["status"], before["status"], "and so does its address");
+    cluster.withdrawn.set(false);
+    cluster.put(spec);
+    cluster.settles("created again").await;
+    assert_eq!(service(&cluster)["metadata"]["uid"], before["metadata"]["uid"]);
+    cluster.assert_nothing_went_wrong("retained");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_monitor_without_its_kind_is_told_with_a_way_out_and_goes_when_it_is_not_wanted_any_more() {
+    let cluster = Cluster::new();
+    let operator = cluster.operator(Plan::default());
+    let mut spec = first();
+    spec["metrics"] = json!({"enabled": true, "podMonitor": {}});
+    cluster.put(spec);
+    cluster.until("it says so", || !operator.state().problems.is_empty()).await;
+    let problems = operator.state().problems;
+    assert_eq!((problems.len(), problems[0].field.as_str()), (1, "spec.metrics.podMonitor"), "{problems:?}");
+    assert!(problems[0].help.contains("CRDs of the Prometheus operator"), "{problems:?}");
+    assert_eq!(cluster.server.all("apps/v1", "Deployment").len(), 2, "everything else is there");
+    assert!(cluster.server.define(&json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+        "spec": {"group": "monitoring.coreos.com", "names": {"kind": "PodMonitor", "plural": "podmonitors"}, "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
+    })));
+    let monitor = || cluster.server.get("monitoring.coreos.com/v1", "PodMonitor", "infra", "edge");
+    cluster.until("it is made", || monitor().is_some() && operator.state().problems.is_empty()).await;
+    cluster.put(json!({"metrics": null}));
+    cluster.until("it goes", || monitor().is_none()).await;
+    cluster.settles("the rest stays").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_finalizer_is_there_before_anything_else_is() {
     let cluster = Cluster::new();
     let _operator = cluster.operator(Plan::default());

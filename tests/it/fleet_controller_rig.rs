@@ -118,6 +118,10 @@ impl Sample {
         let class = spec["ingressClassName"].as_str().unwrap();
         let rest = json!({"spec": {"controller": "haproxy-fleet.dev/ingress"}});
         objects.push(desired(fleet, ("networking.k8s.io/v1", "IngressClass", "ingressclasses"), class, Ownership::Labelled, rest));
+        if spec["metrics"]["podMonitor"].is_object() {
+            let rest = json!({"spec": {"selector": {}, "podMetricsEndpoints": [{"port": "health"}]}});
+            objects.push(desired(fleet, ("monitoring.coreos.com/v1", "PodMonitor", "podmonitors"), name, Ownership::Owned, rest));
+        }
         Ok(objects)
     }
 }

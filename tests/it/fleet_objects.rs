@@ -486,6 +486,7 @@ fn what_haproxy_does_with_requests_never_changes_a_pod_template() {
         "http": {"hsts": {}, "errorPagesRef": {"name": "pages"}, "compression": {"mimeTypes": ["text/html"]}},
         "tls": {"profile": "Modern", "clientTLS": {"policy": "Required", "caRef": {"name": "clients"}}},
         "logging": {"access": {}},
+        "metrics": {"enabled": true, "podMonitor": {"labels": {"release": "prometheus"}}},
         "routeAdmission": {"wildcardPolicy": "Disallowed"},
         "tuning": {"headerBufferBytes": 32768, "hardStopAfter": "2h", "healthCheckInterval": "9s", "timeouts": {"client": "9s"}},
     });
@@ -498,6 +499,26 @@ fn what_haproxy_does_with_requests_never_changes_a_pod_template() {
         Ok(())
     });
     run.unwrap();
+}
+
+#[test]
+fn prometheus_is_told_of_the_pods_where_that_is_asked_for() {
+    let monitors = |metrics: Value| -> Vec<Value> {
+        let objects = built(&json!({"ingressClassName": "public", "metrics": metrics})).unwrap();
+        objects.into_iter().filter(|object| object.kind == "PodMonitor").map(|object| object.body).collect()
+    };
+    assert_eq!(monitors(json!({"enabled": true})), Vec::<Value>::new());
+    let found = monitors(json!({"enabled": true, "podMonitor": {"interval": "15s", "labels": {"release": "prometheus"}}}));
+    let [monitor] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    assert_eq!(monitor["metadata"]["labels"]["app.kubernetes.io/managed-by"], "haproxy-fleet", "{monitor}");
+    assert_eq!(monitor["spec"]["podMetricsEndpoints"], json!([{"port": "health", "path": "/metrics", "interval": "15s"}]));
+    let objects = built(&json!({"ingressClassName": "public"})).unwrap();
+    let pod = &templates(&objects)[0];
+    let selected = monitor["spec"]["selector"]["matchLabels"].as_object().unwrap();
+    assert!(selected.iter().all(|(label, value)| pod["metadata"]["labels"][label] == *value), "{pod}");
+    let ports = pod["spec"]["containers"][0]["ports"].as_array().unwrap();
+    assert!(ports.iter().any(|port| port["name"] == "health"), "{ports:?}");
 }
 
 /// Our containers without what a patch may change.

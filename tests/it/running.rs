@@ -100,6 +100,7 @@ pub struct Running {
     output: RefCell<Option<ChildStdout>>,
     pub directory: tempfile::TempDir,
     pub binds: Vec<(String, SocketAddr)>,
+    pub health: SocketAddr,
 }
 
 impl Drop for Running {
@@ -129,7 +130,7 @@ impl Running {
         let mut command = Command::new(haproxy);
         command.args(["-db", "-f"]).arg(directory.path()).stdout(output).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        let running = Self { output: RefCell::new(child.stdout.take()), child, directory, binds };
+        let running = Self { output: RefCell::new(child.stdout.take()), child, directory, binds, health };
         let deadline = Instant::now() + Duration::from_secs(20);
         while !ask(health, "GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 200") {
             assert!(Instant::now() < deadline, "HAProxy did not become ready");

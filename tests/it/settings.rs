@@ -544,3 +544,17 @@ fn a_client_is_waited_for_as_long_as_the_fleet_says() {
         assert!(global.contains("hard-stop-after 60s\n"), "{global}");
     });
 }
+
+#[test]
+fn haproxys_own_numbers_are_beside_its_health_check_where_they_are_asked_for() {
+    for metrics in [false, true] {
+        let (model, _) = site(Settings { metrics, ..Settings::default() });
+        run(&model, |haproxy| {
+            assert_eq!(status(&haproxy.get("a.test", "/")), 200);
+            let answer = ask(haproxy.health, "GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+            assert_eq!(status(&answer), if metrics { 200 } else { 404 });
+            assert_eq!(answer.contains("haproxy_frontend_http_requests_total{proxy=\"http\"} 1"), metrics, "{answer}");
+            assert_eq!(status(&haproxy.get("a.test", "/metrics")), 200, "clients get what the server says");
+        });
+    }
+}

@@ -131,6 +131,41 @@ fn what_cannot_be_done_is_told_with_reason_and_remedy_and_what_serves_goes_on() 
     });
 }
 
+#[test]
+fn prometheus_finds_the_pods_and_reads_their_numbers() {
+    const KIND: &str = "podmonitors.monitoring.coreos.com";
+    run(|setting| async move {
+        let name = "measured";
+        setting.namespace(name).await?;
+        setting.apply(&fleet(name, "edge", name, 1)).await?;
+        setting.ready(name, "edge").await?;
+        let is_there = setting.kubectl(&["get", "crd", KIND]).await.is_ok();
+        if !is_there {
+            setting.apply(&definition("monitoring.coreos.com", "v1", "Namespaced", "PodMonitor", "podmonitors")).await?;
+        }
+        patch(setting, name, &json!({"metrics": {"enabled": true, "podMonitor": {"interval": "10s"}}})).await?;
+        says(setting, name, "podmonitor/edge", "/spec/podMetricsEndpoints/0/interval", json!("10s")).await?;
+        let pods = setting.get(&["-n", name, "pods", "-l", "haproxy-fleet.dev/fleet=edge"]).await?;
+        let pod = pods["items"][0]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let path = format!("/api/v1/namespaces/{name}/pods/{pod}:8404/proxy/metrics");
+        eventually("the numbers of HAProxy", SOON, || async {
+            let numbers = setting.kubectl(&["get", "--raw", &path]).await?;
+            if numbers.contains("haproxy_frontend_http_requests_total{proxy=\"http\"}") {
+                Ok(())
+            } else {
+                Err(Failure::new("they are not among them"))
+            }
+        })
+        .await?;
+        patch(setting, name, &json!({"metrics": null})).await?;
+        is_gone(setting, name, "podmonitor/edge").await?;
+        if !is_there {
+            setting.kubectl(&["delete", "crd", KIND, "--timeout=60s"]).await?;
+        }
+        setting.remove(&[name]).await
+    });
+}
+
 /// A namespace with a tenant whose Ingress names `backend`.
 async fn tenant_with_backend(setting: &Setting, name: &str, backend: &str) -> Outcome {
     setting.namespace(name).await?;

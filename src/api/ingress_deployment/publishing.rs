@@ -107,6 +107,20 @@ pub struct LoadBalancer {
     #[x_kube(merge_strategy = ListMerge::Set)]
     #[x_kube(validation = Rule::new("self.all(range, isCIDR(range))").message("these are CIDR blocks such as 10.0.0.0/8"))]
     pub allowed_source_ranges: Vec<String>,
+    /// What becomes of the Service, and of its address, when the fleet is deleted. A Service that is retained leads nowhere
+    /// until there is a fleet of the same name again, which takes it over.
+    #[serde(default)]
+    pub deletion_policy: DeletionPolicy,
+}
+
+/// What becomes of a load balancer when its fleet is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DeletionPolicy {
+    /// It goes.
+    #[default]
+    Delete,
+    /// It stays, with its address.
+    Retain,
 }
 
 /// Ports of every node.

@@ -13,6 +13,7 @@ mod names;
 mod network_policy;
 mod patch;
 mod pod;
+mod pod_monitor;
 mod restricted;
 mod secret;
 mod service;
@@ -260,6 +261,8 @@ pub fn build(fleet: Fleet<'_>) -> Result<Vec<Desired>, Vec<Diagnostic>> {
     objects.extend(deployments);
     objects.extend(autoscaler::autoscalers(fleet));
     objects.push(ingress_class::ingress_class(fleet));
+    // the last one: its kind need not exist
+    objects.extend(pod_monitor::pod_monitor(fleet));
     Ok(objects)
 }
 

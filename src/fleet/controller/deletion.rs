@@ -61,8 +61,13 @@ impl Deletion {
         }
     }
 
-    /// Goes as far as it can, and says what it waits for. `class` is the fleet's.
-    pub(super) async fn advance(&mut self, client: &Client, applier: &Applier, class: &str) -> Result<(Step, Vec<Diagnostic>), ApplyError> {
+    /// Goes as far as it can, and says what it waits for. `spec` is the fleet's.
+    pub(super) async fn advance(
+        &mut self,
+        client: &Client,
+        applier: &Applier,
+        spec: &Value,
+    ) -> Result<(Step, Vec<Diagnostic>), ApplyError> {
         let mut problems = Vec::new();
         let since = *self.since.get_or_insert_with(Instant::now);
         if !self.withdraw.is_withdrawn(&self.fleet) {
@@ -83,7 +88,7 @@ impl Deletion {
             }
             problems.push(self.given_up("some of its pods do not end"));
         }
-        let services = self.remove_all(applier, "Service").await?;
+        let services = self.remove(applier, "Service", |service| !is_retained(spec, &self.fleet.name, service)).await?;
         if services > 0 {
             let since = *self.releasing.get_or_insert_with(Instant::now);
             if since.elapsed() < self.slack {
@@ -92,7 +97,7 @@ impl Deletion {
             problems.push(self.given_up("its load balancer is not taken down; its own controller goes on with that"));
         }
         // the rest has the fleet as its owner
-        let is_done = match self.heir(client, class).await? {
+        let is_done = match self.heir(client, spec["ingressClassName"].as_str().unwrap_or_default()).await? {
             Some(heir) => applier.hand_over(&heir).await?,
             None => self.remove_all(applier, "IngressClass").await? == 0,
         };
@@ -125,9 +130,14 @@ impl Deletion {
 
     /// Deletes all objects of a kind, and says how many are still there.
     async fn remove_all(&self, applier: &Applier, kind: &str) -> Result<usize, ApplyError> {
+        self.remove(applier, kind, |_| true).await
+    }
+
+    /// The same of those that `goes` is true of.
+    async fn remove(&self, applier: &Applier, kind: &str, goes: impl Fn(&Value) -> bool) -> Result<usize, ApplyError> {
         let mut left = 0;
         for (api_version, kind, plural, namespaced) in KINDS.into_iter().filter(|(_, other, ..)| *other == kind) {
-            for object in applier.ours(api_version, kind, plural, namespaced).await? {
+            for object in applier.ours(api_version, kind, plural, namespaced).await?.into_iter().filter(&goes) {
                 let is_going = !object["metadata"]["deletionTimestamp"].is_null();
                 if is_going || !applier.remove(api_version, kind, plural, &object).await? {
                     left += 1;
@@ -149,6 +159,19 @@ impl Deletion {
         let help = "its deletion goes on";
         Diagnostic::warning(&self.fleet.object(), "", codes::NOT_APPLIED, format!("waited long enough while it is deleted: {why}"), help)
     }
+}
+
+/// Whether a Service of the fleet is to outlive it.
+fn is_retained(spec: &Value, fleet: &str, service: &Value) -> bool {
+    let name = service["metadata"]["name"].as_str().unwrap_or_default();
+    let publishing = &spec["publishing"];
+    let mut additional = publishing["additionalServices"].as_array().into_iter().flatten();
+    let said = match name.strip_prefix(fleet) {
+        Some("") => Some(publishing),
+        Some(rest) => additional.find(|service| service["name"].as_str().is_some_and(|name| rest.strip_prefix('-') == Some(name))),
+        None => None,
+    };
+    service["spec"]["type"] == "LoadBalancer" && said.is_some_and(|said| said["loadBalancer"]["deletionPolicy"] == "Retain")
 }
 
 fn grace(pod: &Value) -> Duration {

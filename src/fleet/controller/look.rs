@@ -158,8 +158,7 @@ impl Looker {
             // somebody else's finalizer keeps it
             return Ok(Look::Done(outcome));
         }
-        let class = fleet["spec"]["ingressClassName"].as_str().unwrap_or_default();
-        let (step, problems) = self.deletion.advance(&self.client, &self.applier, class).await?;
+        let (step, problems) = self.deletion.advance(&self.client, &self.applier, &fleet["spec"]).await?;
         outcome.problems = problems;
         outcome.deletion = Some(step);
         if step == Step::Done && self.release(fleet).await? {

@@ -1,7 +1,7 @@
 //! Watches of fleets and of what they are made of, and what these have told.
 
 use super::FleetState;
-use crate::fleet::apply::{FLEET, FleetKey, KINDS, MANAGED_BY, api};
+use crate::fleet::apply::{FLEET, FleetKey, KINDS, MANAGED_BY, POD_MONITOR, api};
 use futures::StreamExt;
 use kube::Client;
 use kube::core::DynamicObject;
@@ -72,7 +72,7 @@ impl Loss {
 pub(super) fn start(client: &Client, namespaces: Option<&BTreeSet<String>>, news: &mpsc::Sender<News>, watches: &mut JoinSet<()>) {
     let fleets = (crate::api::API_VERSION, FLEETS, "ingressdeployments", true);
     let pods = ("v1", PODS, "pods", true);
-    for (api_version, kind, plural, namespaced) in [fleets, pods].into_iter().chain(KINDS) {
+    for (api_version, kind, plural, namespaced) in [fleets, pods].into_iter().chain(KINDS).filter(|(_, kind, ..)| *kind != POD_MONITOR) {
         let places = match namespaces {
             Some(namespaces) if namespaced => namespaces.iter().map(|namespace| Some(namespace.as_str())).collect(),
             _ => vec![None],

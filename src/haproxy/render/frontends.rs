@@ -32,7 +32,7 @@ const HOST: &str = "req.hdr(host),host_only,lower,rtrim(.)";
 impl Renderer {
     /// Writes every frontend and the backends of our own.
     pub(super) fn write_frontends(&mut self, model: &Model) {
-        let mut sections = vec![health()];
+        let mut sections = vec![health(&model.settings)];
         let mut sources: BTreeSet<ObjectRef> = BTreeSet::from([self.fleet_object()]);
         let mut relays = Vec::new();
         let (plain, secure) = (settings::lines(&model.settings, false), settings::lines(&model.settings, true));
@@ -336,12 +336,15 @@ fn passthrough<'a>(section: &mut Section, listener: &str, names: impl Iterator<I
     Ok(())
 }
 
-fn health() -> Section {
+fn health(common: &Settings) -> Section {
     let mut section = Section::new(Line::of("frontend _health from _front"));
     section
         .push(Line::of("bind").with(Word::env("", "FLEET_BIND_HEALTH", "").unwrap_or_else(|_| Word::of("unix@health"))))
-        .add("http-request return status 200 content-type text/plain string ok if { path /healthz }")
-        .add("http-request return status 404");
+        .add("http-request return status 200 content-type text/plain string ok if { path /healthz }");
+    if common.metrics {
+        section.add("http-request use-service prometheus-exporter if { path /metrics }");
+    }
+    section.add("http-request return status 404");
     section
 }
 
