@@ -153,7 +153,7 @@ fn kube_apiserver(layout: &Layout) -> Vec<String> {
         format!("--audit-log-path={}", layout.audit_log().display()),
         "--audit-log-maxsize=4096".to_owned(), // MB: a file that is begun anew would lose what suites look for
         "--enable-aggregator-routing".to_owned(), // to the pod itself: the host has no kube-proxy
-        // a lost node's pods are replaced after half a minute, not after six
+        // a lost node's pods are replaced after a minute, not after six
         "--default-not-ready-toleration-seconds=10".to_owned(),
         "--default-unreachable-toleration-seconds=10".to_owned(),
     ]);
@@ -177,9 +177,10 @@ fn kube_controller_manager(layout: &Layout) -> Vec<String> {
         // with the default 20 the service accounts take 4 s
         "--kube-api-qps=200".to_owned(),
         "--kube-api-burst=400".to_owned(),
-        // a node that falls silent is NotReady after 16 s, not after 50
+        // A node that falls silent is NotReady after 50 s, as everywhere. With less, nodes are taken for lost when the API
+        // server was away: for up to half a minute afterwards nobody has asked it again how they are.
         "--node-monitor-period=2s".to_owned(),
-        "--node-monitor-grace-period=16s".to_owned(),
+        "--node-monitor-grace-period=50s".to_owned(),
         // autoscaling in a test's time, not in minutes
         "--horizontal-pod-autoscaler-sync-period=5s".to_owned(),
         "--horizontal-pod-autoscaler-cpu-initialization-period=20s".to_owned(),
