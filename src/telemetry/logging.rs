@@ -1,6 +1,7 @@
 //! Where events of the program go.
 
 use std::io::IsTerminal;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
@@ -14,20 +15,41 @@ const NOISE: [&str; 4] =
     ["kube_client::client=error", "kube_client::client::tls=warn", "kube_client::client::builder=off", "kube_runtime::watcher=off"];
 
 /// The filter that `text` says in the syntax of `RUST_LOG`, without noise, unless `text` says something about that.
-fn filter(text: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
-    let mut filter = EnvFilter::builder().parse(text)?;
+fn filter(text: &str) -> Result<EnvFilter, LogLevelError> {
+    let is_level = |part: &str| part.contains('=') || part.contains('[') || part.parse::<LevelFilter>().is_ok();
+    // a word that is no level would be taken for a module, and nothing else be logged
+    if let Some(word) = text.split(',').find(|part| !is_level(part)) {
+        return Err(LogLevelError::Word { word: word.to_owned() });
+    }
+    let wrong = |source| LogLevelError::Filter { text: text.to_owned(), source };
+    let mut filter = EnvFilter::builder().parse(text).map_err(wrong)?;
     if !text.contains("kube") {
         for directive in NOISE {
-            filter = filter.add_directive(directive.parse()?);
+            filter = filter.add_directive(directive.parse().map_err(wrong)?);
         }
     }
     Ok(filter)
 }
 
-/// The filter of the environment, else `level`.
-fn filter_of_environment(level: &str) -> EnvFilter {
-    let asked = std::env::var(VARIABLE).ok().and_then(|text| filter(&text).ok());
-    asked.or_else(|| filter(level).ok()).unwrap_or_else(|| EnvFilter::new(level))
+/// The filter that `asked` says, else `level`; and what is wrong with `asked`.
+fn filter_or(asked: Option<&str>, level: &str) -> (EnvFilter, Option<LogLevelError>) {
+    let (asked, wrong) = match asked.map(filter).transpose() {
+        Ok(asked) => (asked, None),
+        Err(error) => (None, Some(error)),
+    };
+    (asked.or_else(|| filter(level).ok()).unwrap_or_else(|| EnvFilter::new(level)), wrong)
+}
+
+/// The filter of the environment, else `level`; and what is wrong with the former, to be told once something can be.
+fn filter_of_environment(level: &str) -> (EnvFilter, Option<LogLevelError>) {
+    let asked = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
+    filter_or(asked.as_deref(), level)
+}
+
+fn tell(wrong: Option<LogLevelError>) {
+    if let Some(error) = wrong {
+        tracing::error!("{VARIABLE} is not used: {error}");
+    }
 }
 
 /// What is logged, to be changed while the program runs.
@@ -37,6 +59,12 @@ pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
 /// It cannot be logged like that.
 #[derive(Debug, thiserror::Error)]
 pub enum LogLevelError {
+    /// A word is no level.
+    #[error("{word:?} is no level: write error, warn, info, debug or trace, or as haproxy_fleet=debug,kube=warn")]
+    Word {
+        /// The word.
+        word: String,
+    },
     /// The text says no filter.
     #[error("{text:?} says no level: write error, warn, info, debug or trace, or as haproxy_fleet=debug,kube=warn ({source})")]
     Filter {
@@ -53,28 +81,30 @@ pub enum LogLevelError {
 impl LogLevel {
     /// Logs what `text` says from now on, in the syntax of `RUST_LOG`.
     pub fn set(&self, text: &str) -> Result<(), LogLevelError> {
-        let filter = filter(text).map_err(|source| LogLevelError::Filter { text: text.to_owned(), source })?;
-        Ok(self.0.reload(filter)?)
+        Ok(self.0.reload(filter(text)?)?)
     }
 }
 
 /// Sends events as lines of JSON to standard error: those that `HAPROXY_FLEET_LOG` asks for, else those of `level` and
 /// worse. What is logged can be changed later. A second call changes nothing.
 pub fn log_json_to_stderr(level: &str) -> LogLevel {
-    let (filter, handle) = reload::Layer::new(filter_of_environment(level));
+    let (filter, wrong) = filter_of_environment(level);
+    let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(std::io::stderr);
     // set already: by a test, or by an earlier call
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    tell(wrong);
     LogLevel(handle)
 }
 
 /// Sends events to standard error: those that `HAPROXY_FLEET_LOG` asks for, else those of `level` and worse.
 /// A second call changes nothing.
 pub fn log_to_stderr(level: &str) {
-    let filter = filter_of_environment(level);
+    let (filter, wrong) = filter_of_environment(level);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     // set already: by a test, or by an earlier call
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).with_target(false).try_init();
+    tell(wrong);
 }
 
 #[cfg(test)]
@@ -112,6 +142,19 @@ mod tests {
         });
         let bytes = lines.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn what_says_no_level_is_told_and_the_usual_one_is_used() {
+        for (asked, told) in [("inof", "\"inof\" is no level"), ("info,haproxy_fleet", "\"haproxy_fleet\""), ("a=loud", "says no level")] {
+            let (filter, wrong) = filter_or(Some(asked), "warn");
+            let wrong = wrong.unwrap().to_string();
+            assert!(wrong.contains(told) && wrong.contains("write error, warn"), "{wrong}");
+            assert_eq!(filter.max_level_hint(), Some(LevelFilter::WARN), "{asked}");
+        }
+        for fine in ["info", "haproxy_fleet=debug,kube=warn", "trace,[span]=debug", "OFF"] {
+            assert!(filter_or(Some(fine), "warn").1.is_none(), "{fine}");
+        }
     }
 
     #[test]
