@@ -86,10 +86,15 @@ image-root:
 	if readelf --dynamic "$$program" | grep -q NEEDED; then echo "$$program is not static" >&2; exit 1; fi; \
 	strip --strip-debug -o target/image/root/haproxy-fleet "$$program"
 
-e2e: ## Run the suites against the cluster, which is brought up first (SUITE=name: those whose name has it)
+e2e: ## Run the suites against the cluster that KUBECONFIG names, else against ours, which is brought up first (SUITE=name: those whose name has it)
+ifdef KUBECONFIG
+	$(MAKE) --no-print-directory image-root PROFILE=dev
+	$(CARGO) test --package haproxy-fleet-e2e --test suites -- --test-threads=1 --nocapture $(SUITE)
+else
 	$(MAKE) --no-print-directory cluster-up PROFILE=dev
 	CARGO_TARGET_$(subst -,_,$(shell echo $(TRIPLE) | tr a-z A-Z))_RUNNER="$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/fleet-cluster enter" \
 		$(CARGO) test --package haproxy-fleet-e2e --test suites -- --test-threads=1 --nocapture $(SUITE)
+endif
 
 cluster-up: image ## Build and start a Kubernetes cluster of real parts on this machine (as root; see docs/testing.md)
 	$(CARGO) build --package fleet-cluster
