@@ -228,8 +228,9 @@ fn gateway_api_is_noticed_and_what_waits_for_us_there_is_told_what_to_do() {
             setting.apply(&definition("gateway.networking.k8s.io", "v1", "Cluster", "GatewayClass", "gatewayclasses")).await?;
         }
         let class = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "e2e-noticed"},
-            "spec": {"controllerName": "haproxy-fleet.dev/gateway"}});
-        eventually("the kind", SOON, || setting.apply(&class.to_string())).await?;
+            "spec": {"controllerName": "haproxy-fleet.dev/gateway"}})
+        .to_string();
+        eventually("the kind", SOON, || setting.apply(&class)).await?;
         eventually("an Event that says so", SOON, || async {
             let events = setting.get(&["-n", "default", "events"]).await?;
             let of_it = |event: &&Value| event["involvedObject"]["name"] == "e2e-noticed";
