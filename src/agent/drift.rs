@@ -6,6 +6,7 @@ use super::execute::{is_line, repair};
 use super::runtime::{Command, ServerState, Session, list_lines, map_entries, names, server_states};
 use crate::haproxy::bundle::{Bundle, Content, ListEntry, MapEntry, Name, ResourceKey, Server};
 use crate::haproxy::files::effective_weight;
+use crate::haproxy::maps;
 use crate::haproxy::plan::Step;
 use crate::haproxy::render::DEFAULT_CERTIFICATE;
 use crate::report::PrivateBytes;
@@ -250,7 +251,8 @@ fn foreign(name: &Name, address: &str, port: &str) -> Server {
 }
 
 async fn map(session: &mut Session, accepted: &Bundle, map: &Name, found: &mut Found) -> io::Result<()> {
-    if accepted.in_file(map).next().is_none() {
+    // what is the case with a pod is told to its process alone
+    if map.as_ref() == maps::POD || accepted.in_file(map).next().is_none() {
         return Ok(());
     }
     let answers = session.exchange(&[Command::plain(&format!("show map {map}"))]).await?;

@@ -1,28 +1,40 @@
 //! The end of a pod, seen from the container of HAProxy, in which `agent stop` runs: the agent may be dead, and
 //! HAProxy is process 1 there.
 //!
-//! HAProxy serves on while load balancers take the pod out; then it stops softly (SIGUSR1), and what is left at the
-//! deadline is cut (SIGTERM). What says that a pod stops names the very master that does: after a restart of the
-//! container nothing is left of it. A reload after the soft stop would start a worker that accepts again, so the
-//! agent reloads only with a `Permit`, and stopping waits for the one that is given.
+//! HAProxy serves on while load balancers take the pod out, and asks its clients to close their connections; then it
+//! stops softly (SIGUSR1), and what is left at the deadline is cut (SIGTERM). What says that a pod stops names the very
+//! master that does: after a restart of the container nothing is left of it. Endpoints and configuration flow until the
+//! soft stop. A reload after it would start a worker that accepts again, so the agent reloads only with a `Permit`, and
+//! stopping waits for the one that is given.
 
 use super::attach::SocketId;
+use crate::haproxy::maps;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The master socket, in the directory that agent and HAProxy share.
 pub const MASTER_SOCKET: &str = "master.sock";
+/// There from the soft stop on.
 const MARKER: &str = "stopping";
+/// There from the beginning on: its time is when that was.
+const BEGAN: &str = "stop-began";
 const LOCK: &str = "reload.lock";
 const TIMES: &str = "stop-times";
 /// A reload that runs has this long before the pod is stopped all the same.
 const RELOAD: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
+/// How often the worker is told to ask its clients to leave: one that a reload starts does not know of it.
+const ASK: Duration = Duration::from_secs(1);
+/// The master answers within this.
+const ANSWER: Duration = Duration::from_millis(500);
 
 /// The right to reload, as long as it is held.
 #[derive(Debug)]
@@ -37,8 +49,7 @@ impl Permit {
         let lock = open_lock(directory).map_err(|_| "the lock cannot be opened")?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| "the pod is about to stop")?;
         let stopping = fs::read_to_string(directory.join(MARKER)).ok();
-        let present = SocketId::of(socket).map(|id| id.to_string());
-        if stopping.is_some() && stopping == present {
+        if stopping.is_some_and(|stopping| stopping == present(directory)) {
             return Err("the pod stops");
         }
         Ok(Self { _lock: lock })
@@ -114,16 +125,16 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
         return Err(StopError::NotHaproxy { pid, found: String::from_utf8_lossy(&words).replace('\0', " ").trim_end().to_owned() });
     }
     let master = Pid::from_raw(pid).ok_or_else(|| StopError::Signal { pid, source: io::ErrorKind::InvalidInput.into() })?;
-    let first = mark(directory);
-    let began = began(directory);
-    let serve_until = began + times.deregistration;
+    let serve_until = began(directory) + times.deregistration;
     let cut_at = serve_until + times.timeout;
+    let asking = Asking::start(master_socket(directory));
     if wait(master, serve_until) {
         return Ok(Stopped::InTime);
     }
-    if first {
+    if mark(directory) {
         send(master, Signal::USR1)?;
     }
+    drop(asking);
     if wait(master, cut_at) {
         return Ok(Stopped::InTime);
     }
@@ -159,7 +170,41 @@ fn wait(master: Pid, deadline: Instant) -> bool {
     }
 }
 
-/// Says that the pod stops; `false` if that was said already. No reload runs after it, and none begins.
+/// Tells the present worker again and again to ask its clients to leave, until it is dropped. Beside everything else: a
+/// master that does not answer keeps no pod from being stopped.
+struct Asking(Arc<AtomicBool>);
+
+impl Asking {
+    fn start(socket: PathBuf) -> Self {
+        let goes_on = Arc::new(AtomicBool::new(true));
+        let asks = goes_on.clone();
+        std::thread::spawn(move || {
+            while asks.load(Ordering::Relaxed) {
+                // one that serves nothing yet, or is on its way out, does not take it
+                let _ = ask_to_close(&socket);
+                sleep(ASK);
+            }
+        });
+        Self(goes_on)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+fn ask_to_close(socket: &Path) -> io::Result<()> {
+    let mut master = UnixStream::connect(socket)?;
+    master.set_read_timeout(Some(ANSWER))?;
+    master.set_write_timeout(Some(ANSWER))?;
+    master.write_all(format!("@1 set map {} {} {}\n", maps::POD, maps::CLOSING, maps::TRUE).as_bytes())?;
+    // it is done once there is an answer
+    master.read_to_end(&mut Vec::new()).map(drop)
+}
+
+/// Says that the pod stops softly; `false` if that was said already. No reload runs after it, and none begins.
 fn mark(directory: &Path) -> bool {
     let lock = open_lock(directory).ok();
     let patience = Instant::now() + RELOAD;
@@ -169,20 +214,32 @@ fn mark(directory: &Path) -> bool {
         }
         sleep(Duration::from_millis(20));
     }
-    let present = SocketId::of(&directory.join(MASTER_SOCKET)).map(|id| id.to_string()).unwrap_or_default();
-    let marker = directory.join(MARKER);
-    if fs::read_to_string(&marker).is_ok_and(|known| known == present) {
+    is_first(directory, MARKER)
+}
+
+/// Whether `file` does not name the present master yet, which it does from now on.
+fn is_first(directory: &Path, file: &str) -> bool {
+    let (file, present) = (directory.join(file), present(directory));
+    if fs::read_to_string(&file).is_ok_and(|known| known == present) {
         return false;
     }
     // a pod is stopped also where nothing can be written any more
-    let _ = fs::write(marker, present);
+    let _ = fs::write(file, present);
     true
+}
+
+/// Names the master that runs; empty if there is none.
+fn present(directory: &Path) -> String {
+    SocketId::of(&master_socket(directory)).map(|id| id.to_string()).unwrap_or_default()
 }
 
 /// When stopping began, which a second call has to go on from.
 fn began(directory: &Path) -> Instant {
     let now = Instant::now();
-    let written = fs::metadata(directory.join(MARKER)).and_then(|found| found.modified());
+    if is_first(directory, BEGAN) {
+        return now;
+    }
+    let written = fs::metadata(directory.join(BEGAN)).and_then(|found| found.modified());
     let age = written.ok().and_then(|written| SystemTime::now().duration_since(written).ok()).unwrap_or_default();
     now.checked_sub(age).unwrap_or(now)
 }

@@ -49,6 +49,16 @@ const VALUES: &str = "maps/values/";
 /// The map that leads TCP listeners to their backends, by listener.
 pub const TCP: &str = "maps/tcp.map";
 
+/// What is the case with a pod, by what it is: [`CLOSING`]. The bundle says that nothing is; only the process of a pod is
+/// told otherwise, by whoever stops it.
+pub const POD: &str = "maps/pod.map";
+/// The key of [`POD`] that is [`TRUE`] while clients are asked to close their connections.
+pub const CLOSING: &str = "closing";
+/// What is the case.
+pub const TRUE: &str = "1";
+/// What is not.
+pub const FALSE: &str = "0";
+
 /// The maps that every table has.
 pub const TABLE: [Purpose; 3] = [Purpose::Routes, Purpose::Redirects, Purpose::Targets];
 

@@ -426,21 +426,28 @@ async fn a_pod_that_stops_serves_on_and_asks_its_last_clients_to_leave() {
             let config =
                 fleet_load::Config { rate: 200.0, protocol: fleet_load::Protocol::Http1Close, ..fleet_load::Config::new(vec![load]) };
             let load = fleet_load::Load::start(config).unwrap();
-            let mut kept = Client::connect(rig.at(8080)).await;
-            assert_eq!(kept.ask("a.example").await.unwrap(), "a");
+            let (mut kept, mut idle) = (Client::connect(rig.at(8080)).await, Client::connect(rig.at(8080)).await);
+            for client in [&mut kept, &mut idle] {
+                assert_eq!((client.ask("a.example").await.unwrap().as_str(), client.closed), ("a", false), "{version}");
+            }
             let times = Times { deregistration: Duration::from_secs(6), timeout: Duration::from_secs(20) };
             let stopped = stopping(&rig, times);
             let second = stopping(&rig, times);
-            eventually(async || rig.run.path().join("stopping").exists().then_some(())).await;
-            assert_eq!(kept.ask("a.example").await.unwrap(), "a", "{version}");
+            eventually(async || rig.run.path().join("stop-began").exists().then_some(())).await;
+            // as soon as the worker was told
+            eventually(async || {
+                assert_eq!(kept.ask("a.example").await.unwrap(), "a", "{version}");
+                kept.closed.then_some(())
+            })
+            .await;
             eventually(async || (load.answered() > 50).then_some(())).await;
             // load balancers have taken the pod out
             let report = load.stop().await;
             assert_eq!(report.lost, 0, "{version}: {report:?}");
             assert!(report.requests > 0 && !stopped.is_finished(), "{version}: {report:?}");
             eventually(async || (rig.ask("a.example").await == "refused").then_some(())).await;
-            assert_eq!(kept.ask("a.example").await.unwrap(), "a", "{version}");
-            assert!(kept.closed, "{version}");
+            assert_eq!(idle.ask("a.example").await.unwrap(), "a", "{version}");
+            assert!(idle.closed, "{version}");
             // the kernel gives the master's status to its parent only, without which it is a zombie that can be signalled
             assert!(rig.container.as_mut().unwrap().ended().await.success(), "{version}");
             assert_eq!((stopped.await.unwrap(), second.await.unwrap()), (Stopped::InTime, Stopped::InTime), "{version}");
@@ -462,22 +469,37 @@ async fn what_is_left_at_the_deadline_is_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_stops_is_not_reloaded_but_gets_its_endpoints() {
+async fn a_pod_that_stops_gets_endpoints_and_configuration_until_it_stops_softly_and_is_not_reloaded_after_that() {
     for (version, haproxy) in haproxies() {
         let (a, b) = (Origin::start("a").await, Origin::start("b").await);
         let mut rig = Rig::serving(haproxy, one(&a)).await;
-        let stopped = stopping(&rig, Times { deregistration: Duration::from_secs(3), timeout: Duration::ZERO });
-        eventually(async || rig.run.path().join("stopping").exists().then_some(())).await;
+        // what keeps the worker there until its keep-alive ends, after the soft stop
+        let mut idle = Client::connect(rig.at(8080)).await;
+        assert_eq!(idle.ask("a.example").await.unwrap(), "a");
+        let stopped = stopping(&rig, Times { deregistration: Duration::from_secs(4), timeout: Duration::from_secs(60) });
+        eventually(async || rig.run.path().join("stop-began").exists().then_some(())).await;
         rig.send(|bundle| section(bundle, "20-frontends", &frontends(1)));
         rig.send(|bundle| servers(bundle, "a", vec![server("a", b.address)]));
-        rig.answers("a.example", "b").await;
-        assert!(rig.container.as_mut().unwrap().is_running());
-        rig.container.as_mut().unwrap().ended().await;
-        stopped.await.unwrap();
-        assert_eq!(rig.status().reload_count, 1, "{version}");
-        // the container is started again after all: nothing is left of that
-        rig.start_haproxy();
         assert_eq!(rig.settled().await.reload_count, 2, "{version}");
         rig.answers("a.example", "b").await;
+        // the worker that this started is told, too
+        eventually(async || {
+            let mut client = Client::connect(rig.at(8080)).await;
+            assert_eq!(client.ask("a.example").await.unwrap(), "b", "{version}");
+            client.closed.then_some(())
+        })
+        .await;
+        assert_eq!(rig.agent().check_drift().await, 0, "{version}: it is no drift");
+        eventually(async || rig.run.path().join("stopping").exists().then_some(())).await;
+        rig.send(|bundle| section(bundle, "20-frontends", &frontends(2)));
+        assert!(rig.container.as_mut().unwrap().is_running());
+        rig.container.as_mut().unwrap().ended().await;
+        assert_eq!(stopped.await.unwrap(), Stopped::InTime);
+        assert_eq!(rig.status().reload_count, 2, "{version}");
+        // the container is started again after all: nothing is left of that
+        rig.start_haproxy();
+        assert_eq!(rig.settled().await.reload_count, 3, "{version}");
+        let mut client = Client::connect(rig.at(8080)).await;
+        assert_eq!((client.ask("a.example").await.unwrap().as_str(), client.closed), ("b", false), "{version}");
     }
 }

@@ -173,7 +173,7 @@ async fn a_pod_is_stopped_as_the_agent_was_told_even_if_it_is_dead() {
     pod.applied().await;
     drop(container);
     let stopping = pod.stop(proxy.pid());
-    eventually(async || pod.run.path().join("stopping").exists().then_some(())).await;
+    eventually(async || pod.run.path().join("stop-began").exists().then_some(())).await;
     assert_eq!(pod.ask("a.example").await, "a");
     assert!(proxy.ended().await.success());
     let output = stopping.await.unwrap();

@@ -41,6 +41,7 @@ frontend http from _front
     http-request set-var(txn.route) var(txn.key),map_beg(maps/http/routes.map)
     http-request set-var-fmt(txn.key) \"*|%[path]/#\" if !{ var(txn.route) -m found }
     http-request set-var(txn.route) var(txn.key),map_beg(maps/http/routes.map) if !{ var(txn.route) -m found }
+    http-after-response set-header Connection close if { str(closing),map_str(maps/pod.map) -m str 1 }
     use_backend %[var(txn.route)] if { var(txn.route) -m found }
     default_backend _404
 backend _404 from _front
@@ -143,6 +144,7 @@ pub fn skeleton() -> Bundle {
     section(&mut bundle, "30-shape-a", SHAPE);
     map(&mut bundle, "maps/http/routes.map", "", &[]);
     map(&mut bundle, "maps/values/header.map", "", &[]);
+    map(&mut bundle, "maps/pod.map", "pod", &[("closing", "0")]);
     list(&mut bundle, "", &[]);
     bundle
 }

@@ -223,6 +223,11 @@ fn serve(mut stream: TcpStream, name: &str) {
             let _ = stream.read(&mut byte);
             return;
         }
+        if first.contains("/upgrade") {
+            // nobody has to hear it
+            let _ = stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n");
+            return;
+        }
         let body = format!("{name} {}\n{}", first.trim_end_matches(" HTTP/1.1"), rest.replace("\r\n", "\n"));
         let answer = format!("HTTP/1.1 200 OK\r\nX-Origin: {name}\r\nX-Gone: 1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         if stream.write_all(answer.as_bytes()).is_err() || text.to_lowercase().contains("connection: close\r\n") {

@@ -558,3 +558,23 @@ fn haproxys_own_numbers_are_beside_its_health_check_where_they_are_asked_for() {
         });
     }
 }
+
+#[test]
+fn clients_are_asked_to_close_while_the_pod_is_about_to_stop_and_upgraded_ones_are_left_alone() {
+    use haproxy_fleet::haproxy::maps::{CLOSING, POD, TRUE};
+    let (model, pem) = site(Settings::default());
+    run(&model, |haproxy| {
+        let kept = |answer: &str| header(answer, "connection").is_none_or(|value| value != "close");
+        let request = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
+        let both = ask(haproxy.address("http"), &format!("{request}{}", get("/", "")));
+        assert_eq!((both.matches("HTTP/1.1 200").count(), kept(&both)), (2, true), "{both}");
+        assert_eq!(haproxy.command(&format!("set map {POD} {CLOSING} {TRUE}")), "");
+        for answer in [ask(haproxy.address("http"), request), ask_tls(&client(&pem), haproxy.address("https"), request)] {
+            // or it would not have ended by itself
+            assert_eq!((status(&answer), kept(&answer)), (200, false), "{answer}");
+        }
+        let upgrade = "GET /upgrade HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n";
+        let answer = ask(haproxy.address("http"), upgrade);
+        assert!(answer.starts_with("HTTP/1.1 101") && kept(&answer), "{answer}");
+    });
+}

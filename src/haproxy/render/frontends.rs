@@ -134,6 +134,7 @@ impl Renderer {
             Protocol::Http { table, https_port } => {
                 section.push(bind).push(relay_bind(name)?);
                 section.lines.extend_from_slice(settings);
+                section.push(closing()?);
                 self.routing(&mut section, table, *https_port)?;
             }
             Protocol::Https { table, certificates } => {
@@ -142,6 +143,7 @@ impl Renderer {
                 let bind = verification.iter().cloned().fold(bind, Line::with);
                 section.push(bind).push(relay_bind(name)?);
                 section.lines.extend_from_slice(settings);
+                section.push(closing()?);
                 self.routing(&mut section, table, None)?;
             }
             Protocol::TlsPassthrough { names } => {
@@ -283,6 +285,13 @@ impl Renderer {
 
 fn variable(listener: &str) -> String {
     format!("FLEET_BIND_{}", listener.to_ascii_uppercase().replace(['-', '.'], "_"))
+}
+
+/// Asks clients of HTTP/1 to close their connections while the pod is about to stop; a soft stop asks those of HTTP/2. A
+/// connection that is upgraded says `Connection: Upgrade`.
+fn closing() -> Result<Line, Refused> {
+    let state = Expr::fetch("str", maps::CLOSING)?.then("map_str", &[maps::POD])?;
+    Ok(Line::of("http-after-response set-header Connection close if").test(&state, "str", maps::TRUE)?.and("!{ status 101 }"))
 }
 
 /// Where workers of before a reload send what they still get. TLS has ended there already.

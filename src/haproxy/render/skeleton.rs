@@ -1,8 +1,10 @@
 //! What is the same for every fleet: global settings, rule-free defaults, name servers.
 
 use super::Renderer;
+use super::hosts::entry;
 use crate::haproxy::bundle::{Content, ResourceKey};
 use crate::haproxy::config::{Line, Refused, Section, Word, write};
+use crate::haproxy::maps;
 use crate::haproxy::shape::ValueMap;
 use crate::model::{HeaderEdits, Millis, Settings, TlsVersions};
 use std::net::SocketAddr;
@@ -19,7 +21,8 @@ impl Renderer {
         }
         sections.extend(defaults(settings));
         let text = write(&sections).unwrap_or_default();
-        let sources = Arc::new([self.fleet_object()]);
+        let sources: Arc<[_]> = Arc::new([self.fleet_object()]);
+        self.put_entries(maps::POD, "pod", vec![entry(maps::CLOSING, maps::FALSE)], &sources);
         self.put(ResourceKey::Section("10-global".into()), Some((Content::Section(text.into()), sources)));
         for map in ValueMap::ALL {
             self.stand(ResourceKey::MapEntries { map: map.path().into(), owner: "".into() });
