@@ -256,6 +256,7 @@ impl Gather {
     pub(super) fn is_whole(&self) -> bool {
         self.sources.iter().all(|(source, told)| {
             told.complete
+                || source.resource.is_remark()
                 || match told.condition {
                     Condition::Forbidden(_) => source.resource == Resource::Secrets,
                     Condition::Absent => source.resource.is_optional(),

@@ -100,6 +100,11 @@ impl Resource {
         matches!(self, Self::HaproxyOrgBackends | Self::GatewayClasses)
     }
 
+    /// Whether nothing that is served depends on it.
+    pub(super) fn is_remark(self) -> bool {
+        self == Self::GatewayClasses
+    }
+
     /// What the server is to leave out, by field and by label.
     pub(super) fn selectors(self) -> (Option<&'static str>, Option<&'static str>) {
         match self {

@@ -247,6 +247,23 @@ fn a_gateway_class_that_waits_for_us_is_a_finding_until_its_kind_vanishes() {
 }
 
 #[test]
+fn nobody_waits_for_gateway_classes_that_cannot_be_read() {
+    for news in [News::Forbidden("no".to_owned()), News::Failed("a webhook".to_owned())] {
+        let mut gather = Gather::new(Settings::default());
+        for source in gather.follow().start {
+            if source.resource == Resource::GatewayClasses {
+                continue;
+            }
+            list(&mut gather, &source, Vec::new());
+        }
+        assert!(gather.is_whole());
+        gather.hear(&everywhere(Resource::GatewayClasses), news);
+        assert!(gather.is_whole());
+        assert!(gather.findings().unwrap()[0].message.contains("gatewayclasses"), "and yet it is told");
+    }
+}
+
+#[test]
 fn what_a_backend_of_ours_says_of_itself_is_passed_on_and_what_others_say_is_not() {
     let mut gather = whole();
     let (ours, theirs) = (everywhere(Resource::Backends), everywhere(Resource::HaproxyOrgBackends));
