@@ -139,6 +139,15 @@ impl Directory {
         Ok(())
     }
 
+    /// Gives this pod another file of its own: what is put together from now on has it, and so has what HAProxy starts with.
+    pub fn set_pod_file(&mut self, name: &str, bytes: Vec<u8>) -> io::Result<()> {
+        if self.is_whole() {
+            replace(&self.current(), name, &bytes)?;
+        }
+        self.pod.insert(name.to_owned(), bytes);
+        Ok(())
+    }
+
     /// Brings the files `paths` of `current/` to what `accepted` holds: referents before what names them.
     pub fn update(&mut self, accepted: &Bundle, paths: &BTreeSet<Name>, digest: Option<Digest>) -> io::Result<()> {
         if self.record.is_none() && !self.sums.is_empty() {

@@ -20,12 +20,14 @@ mod status;
 pub mod stop;
 mod supervise;
 pub mod supervisor;
+mod tickets;
 
 pub use drain::{Drain, Drained};
 pub use pod::{Pod, files as pod_files};
 pub use status::{Refusal, ReloadRecord, Status};
 
 use crate::haproxy::bundle::{Bundle, Change, Digest};
+use crate::report::PrivateBytes;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -115,6 +117,7 @@ pub(crate) enum Control {
     Drain(Drain, tokio::sync::oneshot::Sender<Drained>),
     Kill(tokio::sync::oneshot::Sender<()>),
     CheckDrift(tokio::sync::oneshot::Sender<usize>),
+    TicketKeys(PrivateBytes),
 }
 
 /// What was delivered and not looked at yet.
@@ -219,6 +222,12 @@ impl Agent {
         if self.control.send(Control::Kill(done)).await.is_ok() {
             let _ = wait.await;
         }
+    }
+
+    /// Gives HAProxy other keys of TLS session tickets, three lines as in [`Pod::ticket_keys`], without a reload.
+    pub async fn set_ticket_keys(&self, keys: PrivateBytes) {
+        // an agent that has ended has no HAProxy
+        let _ = self.control.send(Control::TicketKeys(keys)).await;
     }
 
     /// Compares what runs with what should now instead of at the next interval, and repairs it. Returns how many

@@ -184,6 +184,7 @@ impl Applier {
                     Some(Control::CheckDrift(done)) => {
                         let _ = done.send(self.check_drift().await);
                     }
+                    Some(Control::TicketKeys(keys)) => self.set_ticket_keys(keys).await,
                     Some(Control::Drain(options, done)) => {
                         reaper.abort();
                         let drained = self.haproxy.drain(options).await;

@@ -213,6 +213,9 @@ fn install(directory: &Path) -> Result<Exit, Error> {
     Ok(Exit::Success)
 }
 
+/// The file with the keys of TLS session tickets, in the Secret of the fleet's keys.
+const TICKETS: &str = "tickets";
+
 /// What a pod is stopped with if nobody says anything.
 const TIMES: Times = Times { deregistration: Duration::from_secs(45), timeout: Duration::from_secs(60) };
 
@@ -283,10 +286,26 @@ async fn follow(arguments: &RunArguments) -> Result<Exit, Error> {
     let mut follower = Follower::start(follower, agent.clone())
         .map_err(|error| Error::new(format_args!("--operator {}: {error}", arguments.operator), "give HOST:PORT"))?;
     let applying = async { while status.changed().await.is_ok() {} };
+    let renewing = renew_ticket_keys(&agent, &arguments.keys);
     tokio::select! {
         _ = terminate.recv() => Ok(Exit::Success),
         () = follower.ended() => Err(cannot_start("it follows the operator no more")),
         () = applying => Err(cannot_start("it applies nothing any more")),
+        () = renewing => Err(cannot_start("it renews no keys any more")),
+    }
+}
+
+/// How often the mounted keys are read: the kubelet brings what changed in the Secret within about a minute.
+const READ_KEYS: Duration = Duration::from_secs(30);
+
+/// Takes over what becomes of the keys of TLS session tickets in `keys`.
+async fn renew_ticket_keys(agent: &Agent, keys: &Path) {
+    loop {
+        tokio::time::sleep(READ_KEYS).await;
+        match tokio::fs::read(keys.join(TICKETS)).await {
+            Ok(read) => agent.set_ticket_keys(PrivateBytes::new(read)).await,
+            Err(error) => tracing::warn!(%error, "the keys of TLS session tickets cannot be read"),
+        }
     }
 }
 
@@ -318,7 +337,7 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
         threads: arguments.threads,
         max_connections: arguments.max_connections.min(connections),
         default_certificate: key("default.pem")?,
-        ticket_keys: key("tickets")?,
+        ticket_keys: key(TICKETS)?,
     };
     if arguments.deregistration_delay.is_some() || arguments.timeout.is_some() {
         let times = Times {

@@ -45,6 +45,7 @@ pub(super) fn context() -> Context {
         agents_port: 9443,
         ca_bundle: "the operator's CA certificates\n".to_owned(),
         ticket_keys: PrivateBytes::new(Vec::new()),
+        ticket_keys_since: None,
         default_certificate: PrivateBytes::new(Vec::new()),
         upgrade_turn: false,
         traffic_distribution: true,

@@ -14,6 +14,7 @@ use crate::model::FleetId;
 use crate::report::{Diagnostic, Kind, ObjectRef, Severity, codes};
 use crate::status::ingress::Ingresses;
 use futures::future::BoxFuture;
+use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -56,7 +57,7 @@ impl Maker {
         let bundle = self.trust.borrow().as_ref().map(|trust| trust.bundle.to_string());
         let ca_bundle = bundle.ok_or_else(|| BuildError::Wait("the operator's authority is not there yet".to_owned()))?;
         let names = Names { namespace: &id.namespace, fleet: &id.name };
-        let keys = self.keys.of(&id, &names.keys()).await.map_err(|error| BuildError::Wait(error.to_string()))?;
+        let keys = self.keys.of(&id, &names.keys(), Timestamp::now()).await.map_err(|error| BuildError::Wait(error.to_string()))?;
         let ask = || async { self.client.apiserver_version().await.map(|version| knows_distribution(&version.major, &version.minor)) };
         let knows = self.knows_distribution.get_or_try_init(ask).await;
         let traffic_distribution = *knows.map_err(|error| BuildError::Wait(error.to_string()))?;
@@ -97,6 +98,7 @@ impl Maker {
             agents_port: self.settings.delivery.port(),
             ca_bundle,
             ticket_keys: keys.tickets,
+            ticket_keys_since: Some(keys.since.to_string()),
             default_certificate: keys.default_certificate,
             upgrade_turn: states.is_some_and(|states| has_turn(&states, fleet, &self.settings.image)),
             traffic_distribution,

@@ -7,6 +7,8 @@ use crate::rig::{
 use crate::support::haproxies;
 use haproxy_fleet::agent::{Agent, Drain};
 use haproxy_fleet::haproxy::bundle::{Bundle, ResourceKey};
+use haproxy_fleet::haproxy::tickets::{LENGTH, turned};
+use haproxy_fleet::report::PrivateBytes;
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -527,5 +529,33 @@ async fn what_haproxy_refuses_to_do_live_comes_by_a_reload() {
         assert!(status.reloads[1].reason.contains("refused it live"), "{:?}", status.reloads);
         rig.answers("own.example", "b").await;
         assert_eq!(rig.agent.check_drift().await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_session_tickets_take_turns_without_a_reload_and_stay_after_one() {
+    for (version, haproxy) in haproxies() {
+        let a = Origin::start("a").await;
+        let mut bundle = skeleton();
+        backend(&mut bundle, "a", &[a.address]);
+        let mut rig = Rig::start(haproxy, bundle).await;
+        let held = async |rig: &Rig| {
+            let shown = rig.command("show tls-keys *").await;
+            let keys = shown.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().nth(1));
+            keys.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let lines = |keys: &[u8]| String::from_utf8(keys.to_vec()).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
+        let mut keys = rig.settings.pod.ticket_keys.expose().to_vec();
+        assert_eq!(held(&rig).await, lines(&keys), "{version}");
+        for turn in 1..=2 {
+            keys = turned(&keys, &[turn; LENGTH]).unwrap();
+        }
+        rig.agent.set_ticket_keys(PrivateBytes::new(b"no keys".to_vec())).await;
+        rig.agent.set_ticket_keys(PrivateBytes::new(keys.clone())).await;
+        eventually(async || (held(&rig).await == lines(&keys)).then_some(())).await;
+        assert_eq!((rig.status().reload_count, rig.agent.check_drift().await), (1, 0), "{version}");
+        rig.change(|bundle| section(bundle, "20-frontends", &frontends(1))).await;
+        assert_eq!(rig.status().reload_count, 2);
+        assert_eq!(held(&rig).await, lines(&keys), "{version}: after a reload");
     }
 }

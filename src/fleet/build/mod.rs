@@ -33,6 +33,9 @@ pub const CONTROLLER: &str = "haproxy-fleet.dev/ingress";
 /// Annotation of a Deployment: what its pod template was made from, but for images that follow the operator.
 pub const ANNOTATION_TEMPLATE: &str = "haproxy-fleet.dev/template";
 
+/// Annotation of the Secret with keys: since when those of tickets are what they are (RFC 3339).
+pub const ANNOTATION_TICKETS_SINCE: &str = "haproxy-fleet.dev/tickets-since";
+
 /// An object as it is to be.
 #[derive(Clone, PartialEq)]
 pub struct Desired {
@@ -97,6 +100,8 @@ pub struct Context {
     pub ca_bundle: String,
     /// The keys of TLS session tickets of this fleet, as `haproxy::tickets` makes them.
     pub ticket_keys: PrivateBytes,
+    /// Since when these (RFC 3339), if somebody renews them.
+    pub ticket_keys_since: Option<String>,
     /// The certificate and key that this fleet serves where no other fits, PEM.
     pub default_certificate: PrivateBytes,
     /// Whether it is this fleet's turn to take what a new operator brings: one fleet after the other.

@@ -13,6 +13,7 @@ fn context() -> Context {
         agents_port: 9443,
         ca_bundle: "ca".to_owned(),
         ticket_keys: PrivateBytes::new(b"ticket keys".to_vec()),
+        ticket_keys_since: None,
         default_certificate: PrivateBytes::new(b"a private key".to_vec()),
         upgrade_turn: false,
         traffic_distribution: true,
