@@ -145,6 +145,8 @@ fn prometheus_finds_the_pods_and_reads_their_numbers() {
         }
         patch(setting, name, &json!({"metrics": {"enabled": true, "podMonitor": {"interval": "10s"}}})).await?;
         says(setting, name, "podmonitor/edge", "/spec/podMetricsEndpoints/0/interval", json!("10s")).await?;
+        patch(setting, name, &json!({"metrics": {"podMonitor": {"interval": "20s"}}})).await?;
+        says(setting, name, "podmonitor/edge", "/spec/podMetricsEndpoints/0/interval", json!("20s")).await?;
         let pods = setting.get(&["-n", name, "pods", "-l", "haproxy-fleet.dev/fleet=edge"]).await?;
         let pod = pods["items"][0]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let path = format!("/api/v1/namespaces/{name}/pods/{pod}:8404/proxy/metrics");
