@@ -1,8 +1,9 @@
 //! Connections: plain and TLS, and what their failures mean.
 
-use crate::config::{Config, ConfigError, Protocol, Trust};
+use crate::config::{Config, ConfigError, Protocol, Trust, Unit};
 use crate::report::{Failure, Loss};
 use rustix::net::RecvFlags;
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -14,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -72,11 +73,16 @@ impl AsyncWrite for Io {
 /// Makes connections as the configuration says.
 pub(crate) struct Connector {
     tls: Option<TlsConnector>,
+    receive_buffer: Option<u32>,
 }
+
+/// What the kernel may keep of a slow download, in bytes: much more, and the sender would be done long before the reader.
+const SLOW_RECEIVE_BUFFER: u32 = 64 * 1024;
 
 impl Connector {
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
-        let Some(tls) = &config.tls else { return Ok(Self { tls: None }) };
+        let receive_buffer = matches!(config.unit, Unit::Download { .. }).then_some(SLOW_RECEIVE_BUFFER);
+        let Some(tls) = &config.tls else { return Ok(Self { tls: None, receive_buffer }) };
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -89,14 +95,16 @@ impl Connector {
         };
         client.alpn_protocols = vec![match config.protocol {
             Protocol::Http2 => b"h2".to_vec(),
-            Protocol::Http1Close | Protocol::Http1KeepAlive => b"http/1.1".to_vec(),
+            Protocol::Http1Close | Protocol::Http1KeepAlive | Protocol::TlsHandshakes => b"http/1.1".to_vec(),
         }];
-        Ok(Self { tls: Some(TlsConnector::from(Arc::new(client))) })
+        if config.protocol == Protocol::TlsHandshakes {
+            client.resumption = Resumption::disabled();
+        }
+        Ok(Self { tls: Some(TlsConnector::from(Arc::new(client))), receive_buffer })
     }
 
     pub(crate) async fn connect(&self, address: SocketAddr, name: Option<&ServerName<'static>>) -> Result<Io, Failure> {
-        let socket = TcpStream::connect(address).await.map_err(|error| not_connected(&error))?;
-        socket.set_nodelay(true).map_err(|error| not_connected(&error))?;
+        let socket = self.connect_tcp(address).await.map_err(|error| not_connected(&error))?;
         match (&self.tls, name) {
             (Some(tls), Some(name)) => match tls.connect(name.clone(), socket).await {
                 Ok(stream) => Ok(Io::Tls(Box::new(stream))),
@@ -104,6 +112,16 @@ impl Connector {
             },
             _ => Ok(Io::Plain(socket)),
         }
+    }
+
+    async fn connect_tcp(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        if let Some(bytes) = self.receive_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        let stream = socket.connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
     }
 }
 

@@ -1,123 +1,23 @@
-//! The schedule, the pool of connections, and the account of what became of each request.
+//! The schedule, and the pool of connections.
 
-use crate::config::{Config, ConfigError, Protocol, Target};
+use crate::account::{Account, Progress, lock};
+use crate::config::{Config, ConfigError, FOR_EVER, Protocol, Target, Unit};
 use crate::connect::Connector;
-use crate::http1::{self, Expected};
-use crate::http2;
-use crate::report::{Failure, Loss, Report};
+use crate::http1::{self, Expected, Upload};
+use crate::http2::{self, Window};
+use crate::pace::Pace;
+use crate::report::{Answer, Failure, Loss, Report};
+use crate::websocket::{Plan, Talk};
 use bytes::Bytes;
 use rustls::pki_types::ServerName;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
-
-/// Starts runs.
-pub struct Load;
-
-/// A run that goes on. Dropping it ends the run without a report.
-#[derive(Debug)]
-pub struct Handle {
-    stop: oneshot::Sender<()>,
-    report: oneshot::Receiver<Report>,
-    thread: thread::JoinHandle<()>,
-    progress: Arc<Progress>,
-}
-
-#[derive(Debug, Default)]
-struct Progress {
-    answered: AtomicU64,
-    lost: AtomicU64,
-}
-
-impl Load {
-    /// Starts sending, on a thread of its own.
-    pub fn start(config: Config) -> Result<Handle, ConfigError> {
-        if !(config.rate.is_finite() && config.rate > 0.0) {
-            return Err(ConfigError::Rate(config.rate));
-        }
-        spawn(config, Mode::Open)
-    }
-}
-
-/// The most answered requests a second with all connections busy, over [`Config::duration`] (2 s without one).
-/// Losses do not count.
-pub async fn capacity(config: Config) -> Result<f64, ConfigError> {
-    Ok(spawn(config, Mode::Closed)?.wait().await.rps)
-}
-
-impl Handle {
-    /// Ends the schedule, waits for every request under way (at most [`Config::timeout`]) and reports.
-    pub async fn stop(self) -> Report {
-        // whoever is not there to hear it has ended already
-        let _ = self.stop.send(());
-        finished(self.report.await, self.thread)
-    }
-
-    /// Waits until [`Config::requests`] or [`Config::duration`] is reached, and reports. Without either, for ever.
-    pub async fn wait(self) -> Report {
-        self.wait_or(std::future::pending()).await
-    }
-
-    /// The same, but stops when `interrupted` completes before.
-    pub async fn wait_or(mut self, interrupted: impl Future<Output = ()>) -> Report {
-        tokio::select! {
-            biased;
-            report = &mut self.report => finished(report, self.thread),
-            () = interrupted => self.stop().await,
-        }
-    }
-
-    /// Requests answered as expected so far.
-    pub fn answered(&self) -> u64 {
-        self.progress.answered.load(Ordering::Relaxed)
-    }
-
-    /// Requests lost so far.
-    pub fn lost(&self) -> u64 {
-        self.progress.lost.load(Ordering::Relaxed)
-    }
-}
-
-fn finished(report: Result<Report, oneshot::error::RecvError>, thread: thread::JoinHandle<()>) -> Report {
-    match report {
-        Ok(report) => report,
-        // the thread ended without a report: it panicked, and the caller shall know
-        Err(_) => match thread.join() {
-            Err(panic) => std::panic::resume_unwind(panic),
-            Ok(()) => Report::default(),
-        },
-    }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Mode {
-    Open,
-    Closed,
-}
-
-fn spawn(config: Config, mode: Mode) -> Result<Handle, ConfigError> {
-    let progress = Arc::new(Progress::default());
-    let run = Arc::new(Run::new(config, Arc::clone(&progress))?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (stop, stopped) = oneshot::channel();
-    let (sender, report) = oneshot::channel();
-    let thread = thread::Builder::new().name("load".into()).spawn(move || {
-        let result = runtime.block_on(async move {
-            match mode {
-                Mode::Open => run.open_loop(stopped).await,
-                Mode::Closed => run.closed_loop(stopped).await,
-            }
-        });
-        // whoever dropped the handle does not want it
-        let _ = sender.send(result);
-    })?;
-    Ok(Handle { stop, report, thread, progress })
-}
+use tokio_tungstenite::tungstenite::handshake::{client::generate_key, derive_accept_key};
 
 /// Requests to one address under one server name share connections.
 struct Group {
@@ -140,14 +40,14 @@ struct Job {
     intended: Instant,
 }
 
-struct Run {
+/// One load: its schedule, its connections, its account.
+pub(crate) struct Run {
     config: Config,
     connector: Connector,
     groups: Vec<Group>,
     targets: Vec<Prepared>,
     started: Instant,
-    progress: Arc<Progress>,
-    report: Mutex<Report>,
+    account: Account,
     queue: Mutex<Queue>,
     idle: Notify,
 }
@@ -158,34 +58,28 @@ struct Queue {
     running: usize,
 }
 
-/// No code that holds one of these locks can panic half-way through a change.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Waits until the run is to stop: it is told so, or nobody is there to tell.
+async fn told_to_stop(stop: &mut watch::Receiver<bool>) {
+    // an error is the latter
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 impl Run {
-    fn new(config: Config, progress: Arc<Progress>) -> Result<Self, ConfigError> {
+    pub(crate) fn new(config: Config, started: Instant, progress: Arc<Progress>) -> Result<Self, ConfigError> {
         if config.targets.is_empty() {
             return Err(ConfigError::NoTarget);
         }
+        config.check()?;
         let connector = Connector::new(&config)?;
         let (groups, targets) = prepare(&config)?;
-        Ok(Self {
-            config,
-            connector,
-            groups,
-            targets,
-            started: Instant::now(),
-            progress,
-            report: Mutex::default(),
-            queue: Mutex::default(),
-            idle: Notify::new(),
-        })
+        let account = Account::new(started, progress);
+        Ok(Self { config, connector, groups, targets, started, account, queue: Mutex::default(), idle: Notify::new() })
     }
 
     /// Starts requests at their times, whatever the answers do.
-    async fn open_loop(self: Arc<Self>, mut stopped: oneshot::Receiver<()>) -> Report {
+    pub(crate) async fn open_loop(self: Arc<Self>, stop: watch::Receiver<bool>) -> Report {
         let end = self.config.duration.map(|duration| self.started + duration);
+        let mut stopped = stop.clone();
         let mut number = 0;
         loop {
             #[allow(clippy::cast_precision_loss)] // 2^52 requests are not reached
@@ -193,53 +87,51 @@ impl Run {
             if self.config.requests.is_some_and(|most| number >= most) || end.is_some_and(|end| intended >= end) {
                 break;
             }
-            if intended > Instant::now() {
-                tokio::select! {
-                    biased;
-                    _ = &mut stopped => break,
-                    () = sleep_until(intended) => {}
+            let due = async {
+                // a request that is late already does not wait for the timer's next tick as well
+                if intended > Instant::now() {
+                    sleep_until(intended).await;
                 }
-            } else if !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
-                break;
+            };
+            tokio::select! {
+                biased;
+                () = told_to_stop(&mut stopped) => break,
+                () = due => {}
             }
-            self.dispatch(Job { number, intended });
+            self.dispatch(Job { number, intended }, &stop);
             number += 1;
         }
         while lock(&self.queue).running > 0 {
             self.idle.notified().await;
         }
-        self.finish()
+        self.account.close()
     }
 
     /// Sends on all connections as fast as answers come.
-    async fn closed_loop(self: Arc<Self>, stopped: oneshot::Receiver<()>) -> Report {
+    pub(crate) async fn closed_loop(self: Arc<Self>, mut stop: watch::Receiver<bool>) -> Report {
         let end = self.started + self.config.duration.unwrap_or(Duration::from_secs(2));
         let numbers = Arc::new(AtomicU64::new(0));
         let mut workers = tokio::task::JoinSet::new();
         for _ in 0..self.config.concurrency() {
-            let (run, numbers) = (Arc::clone(&self), Arc::clone(&numbers));
+            let (run, numbers, stop) = (Arc::clone(&self), Arc::clone(&numbers), stop.clone());
             workers.spawn(async move {
                 while Instant::now() < end {
                     let number = numbers.fetch_add(1, Ordering::Relaxed);
                     if run.config.requests.is_some_and(|most| number >= most) {
                         break;
                     }
-                    run.perform(Job { number, intended: Instant::now() }).await;
+                    run.perform(Job { number, intended: Instant::now() }, &stop).await;
                 }
             });
         }
         tokio::select! {
-            _ = stopped => workers.abort_all(),
+            () = told_to_stop(&mut stop) => workers.abort_all(),
             () = async { while workers.join_next().await.is_some() {} } => {}
         }
-        self.finish()
+        self.account.close()
     }
 
-    fn finish(&self) -> Report {
-        std::mem::take(&mut *lock(&self.report)).finish(self.started.elapsed().as_secs_f64())
-    }
-
-    fn dispatch(self: &Arc<Self>, job: Job) {
+    fn dispatch(self: &Arc<Self>, job: Job, stop: &watch::Receiver<bool>) {
         let mut queue = lock(&self.queue);
         if queue.running >= self.config.concurrency() {
             queue.waiting.push_back(job);
@@ -247,13 +139,13 @@ impl Run {
         }
         queue.running += 1;
         drop(queue);
-        tokio::spawn(Arc::clone(self).work(job));
+        tokio::spawn(Arc::clone(self).work(job, stop.clone()));
     }
 
     /// Performs `job` and then whatever waits.
-    async fn work(self: Arc<Self>, mut job: Job) {
+    async fn work(self: Arc<Self>, mut job: Job, stop: watch::Receiver<bool>) {
         loop {
-            self.perform(job).await;
+            self.perform(job, &stop).await;
             let mut queue = lock(&self.queue);
             let Some(next) = queue.waiting.pop_front() else {
                 queue.running -= 1;
@@ -264,45 +156,88 @@ impl Run {
         }
     }
 
-    async fn perform(&self, job: Job) {
+    async fn perform(&self, job: Job, stop: &watch::Receiver<bool>) {
+        self.account.sent(job.intended);
         let count = self.targets.len() as u64;
         let prepared = &self.targets[usize::try_from(job.number % count).unwrap_or_default()];
-        let deadline = job.intended + self.config.timeout;
-        let result = match timeout_at(deadline, self.attempt(prepared, job.number)).await {
-            Ok(result) => result,
-            Err(_) => Err(Failure::new(Loss::Timeout, format_args!("no answer in {:?}", self.config.timeout))),
+        let result = match (self.config.unit, self.config.protocol) {
+            (Unit::WebSocket { lasts, every, stays }, _) => {
+                let plan = Plan { lasts: lasts.min(FOR_EVER), every, stays: stays.min(FOR_EVER), patience: self.config.timeout };
+                self.websocket(prepared, job, plan, stop).await
+            }
+            (unit, Protocol::Http2) => self.http2(prepared, job, unit).await,
+            (unit, _) => self.http1(prepared, job, unit).await,
         };
-        let mut report = lock(&self.report);
         match result {
-            Ok(()) => {
-                self.progress.answered.fetch_add(1, Ordering::Relaxed);
-                report.answered(job.intended.elapsed());
-            }
-            Err(failure) => {
-                self.progress.lost.fetch_add(1, Ordering::Relaxed);
-                let target = || format!("{}{}", prepared.target.host, prepared.target.path);
-                report.failed(self.started.elapsed(), target, failure);
-            }
+            Ok(answer) => self.account.answered(job.intended, &answer),
+            Err(failure) => self.account.failed(|| format!("{}{}", prepared.target.host, prepared.target.path), failure),
         }
     }
 
-    async fn attempt(&self, prepared: &Prepared, number: u64) -> Result<(), Failure> {
+    /// What `step` comes to, unless the timeout of `job` is over before; that may be later by `planned`.
+    async fn in_time<T>(&self, job: Job, planned: Duration, step: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let late = |_| Failure::new(Loss::Timeout, format_args!("not done {:?} after its time", self.config.timeout));
+        timeout_at(job.intended + planned + self.config.timeout, step).await.map_err(late)?
+    }
+
+    fn pace(&self, bytes_per_second: u64) -> Pace {
+        Pace::new(bytes_per_second, self.config.timeout)
+    }
+
+    fn expected<'a>(&'a self, prepared: &'a Prepared) -> Expected<'a> {
+        let Target { status, service, .. } = &prepared.target;
+        Expected { status: *status, service: service.as_deref(), pod_header: self.config.pod_header.as_deref(), accept: None }
+    }
+
+    async fn connect(&self, group: &Group, job: Job) -> Result<http1::Connection, Failure> {
+        let connect = self.connector.connect(group.address, group.name.as_ref());
+        Ok(http1::Connection::new(self.in_time(job, Duration::ZERO, connect).await?))
+    }
+
+    async fn http1(&self, prepared: &Prepared, job: Job, unit: Unit) -> Result<Answer, Failure> {
         let group = &self.groups[prepared.group];
-        let expected = Expected { status: prepared.target.status, service: prepared.target.service.as_deref() };
-        if self.config.protocol == Protocol::Http2 {
-            return self.attempt_http2(prepared, group, &expected, number).await;
-        }
-        let connection = match self.kept(group) {
+        let mut connection = match self.kept(group) {
             Some(connection) => connection,
-            None => http1::Connection::new(self.connector.connect(group.address, group.name.as_ref()).await?),
+            None => self.connect(group, job).await?,
         };
-        let (connection, verdict) = connection.exchange(&prepared.http1, &expected).await;
-        if self.config.protocol == Protocol::Http1KeepAlive
-            && let Some(connection) = connection
-        {
+        let result = self.http1_unit(&mut connection, prepared, job, unit).await;
+        let pod = connection.pod();
+        if self.config.protocol == Protocol::Http1KeepAlive && connection.is_reusable() {
             lock(&group.idle).push(connection);
         }
-        verdict
+        result.map_err(|failure| failure.with_pod(pod))
+    }
+
+    async fn http1_unit(&self, connection: &mut http1::Connection, prepared: &Prepared, job: Job, unit: Unit) -> Result<Answer, Failure> {
+        let (expected, planned) = (self.expected(prepared), unit.planned());
+        match unit {
+            Unit::Download { bytes_per_second } => {
+                let begun = self.in_time(job, planned, connection.ask(&prepared.http1, &expected)).await?;
+                connection.download(begun, self.pace(bytes_per_second)).await
+            }
+            Unit::Upload { bytes, bytes_per_second } => {
+                let upload = Upload { bytes, bytes_per_second };
+                self.in_time(job, planned, connection.upload(&prepared.http1, &expected, &upload, self.pace(bytes_per_second))).await
+            }
+            Unit::Request | Unit::WebSocket { .. } => self.in_time(job, planned, connection.request(&prepared.http1, &expected)).await,
+        }
+    }
+
+    async fn websocket(&self, prepared: &Prepared, job: Job, plan: Plan, stop: &watch::Receiver<bool>) -> Result<Answer, Failure> {
+        let mut connection = self.connect(&self.groups[prepared.group], job).await?;
+        let key = generate_key();
+        let accept = derive_accept_key(key.as_bytes());
+        let expected = Expected { status: 101, accept: Some(&accept), ..self.expected(prepared) };
+        let request = Bytes::from([&prepared.http1[..], format!("Sec-WebSocket-Key: {key}\r\n\r\n").as_bytes()].concat());
+        let begun = self.in_time(job, Duration::ZERO, connection.ask(&request, &expected)).await;
+        let pod = connection.pod();
+        begun.and_then(|begun| begun.verdict).map_err(|failure| failure.with_pod(pod.clone()))?;
+        let (io, read) = connection.into_parts();
+        let talk = Talk::new(io, read.to_vec(), plan, job.number, &self.account).await;
+        match talk.run(stop.clone()).await {
+            Ok(answer) => Ok(Answer { pod, ..answer }),
+            Err(failure) => Err(failure.with_pod(pod)),
+        }
     }
 
     /// The kept connection that was used last, if it can be used: one that was closed meanwhile costs nothing.
@@ -315,18 +250,38 @@ impl Run {
         }
     }
 
-    async fn attempt_http2(&self, prepared: &Prepared, group: &Group, expected: &Expected<'_>, number: u64) -> Result<(), Failure> {
-        let index = usize::try_from(number % group.shared.len() as u64).unwrap_or_default();
+    async fn http2(&self, prepared: &Prepared, job: Job, unit: Unit) -> Result<Answer, Failure> {
+        let mut exchange = self.in_time(job, Duration::ZERO, self.http2_exchange(prepared, job, unit)).await?;
+        let result = self.http2_unit(&mut exchange, prepared, job, unit).await;
+        result.map_err(|failure| failure.with_pod(exchange.pod()))
+    }
+
+    async fn http2_unit(&self, exchange: &mut http2::Exchange, prepared: &Prepared, job: Job, unit: Unit) -> Result<Answer, Failure> {
+        let (expected, planned) = (self.expected(prepared), unit.planned());
+        match unit {
+            Unit::Download { bytes_per_second } => {
+                let begun = self.in_time(job, planned, exchange.head(&expected)).await?;
+                exchange.download(begun, self.pace(bytes_per_second)).await
+            }
+            Unit::Upload { bytes, bytes_per_second } => {
+                let upload = Upload { bytes, bytes_per_second };
+                self.in_time(job, planned, exchange.upload(&expected, &upload, self.pace(bytes_per_second))).await
+            }
+            Unit::Request | Unit::WebSocket { .. } => self.in_time(job, planned, exchange.request(&expected)).await,
+        }
+    }
+
+    /// Sends a request on a connection that takes it.
+    async fn http2_exchange(&self, prepared: &Prepared, job: Job, unit: Unit) -> Result<http2::Exchange, Failure> {
+        let group = &self.groups[prepared.group];
+        let index = usize::try_from(job.number % group.shared.len() as u64).unwrap_or_default();
         let shared = &group.shared[index];
         loop {
             let connection = self.shared(group, shared).await?;
-            let Some(connection) = connection.ready().await else {
-                *shared.lock().await = None;
-                continue;
-            };
+            let ready = connection.ready().await;
             // only a request that was never sent comes round again: that is no retry
-            match connection.exchange(prepared.http2.clone(), expected).await {
-                Some(verdict) => return verdict,
+            match ready.and_then(|ready| ready.send(prepared.http2.clone(), matches!(unit, Unit::Upload { .. }))) {
+                Some(exchange) => return Ok(exchange),
                 None => *shared.lock().await = None,
             }
         }
@@ -346,7 +301,8 @@ impl Run {
                 return Ok(connection.clone());
             }
         }
-        let connection = http2::Connection::new(self.connector.connect(group.address, group.name.as_ref()).await?).await?;
+        let window = if matches!(self.config.unit, Unit::Download { .. }) { Window::Narrow } else { Window::Wide };
+        let connection = http2::Connection::new(self.connector.connect(group.address, group.name.as_ref()).await?, window).await?;
         *held = Some(connection.clone());
         Ok(connection)
     }
@@ -356,7 +312,6 @@ fn prepare(config: &Config) -> Result<(Vec<Group>, Vec<Prepared>), ConfigError> 
     let mut groups = Vec::new();
     let mut known = HashMap::new();
     let mut targets = Vec::with_capacity(config.targets.len());
-    let (scheme, close) = (if config.tls.is_some() { "https" } else { "http" }, config.protocol == Protocol::Http1Close);
     let shared = if config.protocol == Protocol::Http2 { config.connections.max(1) } else { 0 };
     for target in &config.targets {
         let server_name = config.tls.as_ref().map(|tls| tls.server_name.as_ref().unwrap_or(&target.host).clone());
@@ -377,12 +332,40 @@ fn prepare(config: &Config) -> Result<(Vec<Group>, Vec<Prepared>), ConfigError> 
             });
             groups.len() - 1
         });
-        let uri = format!("{scheme}://{}{}", target.host, target.path);
-        let http2 = http::Request::get(uri).version(http::Version::HTTP_2).body(()).map_err(|error| invalid(error.to_string()))?;
-        let connection = if close { "Connection: close\r\n" } else { "" };
-        let http1 =
-            format!("GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: fleet-load\r\nAccept: */*\r\n{connection}\r\n", target.path, target.host);
-        targets.push(Prepared { group, target: target.clone(), http1: Bytes::from(http1), http2 });
+        let http2 = http2_request(config, target).map_err(|error| invalid(error.to_string()))?;
+        targets.push(Prepared { group, target: target.clone(), http1: http1_request(config, target), http2 });
     }
     Ok((groups, targets))
+}
+
+fn method(unit: Unit) -> http::Method {
+    if matches!(unit, Unit::Upload { .. }) { http::Method::POST } else { http::Method::GET }
+}
+
+fn http2_request(config: &Config, target: &Target) -> Result<http::Request<()>, http::Error> {
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let request = http::Request::builder()
+        .method(method(config.unit))
+        .uri(format!("{scheme}://{}{}", target.host, target.path))
+        .version(http::Version::HTTP_2);
+    match config.unit {
+        Unit::Upload { bytes, .. } => request.header(http::header::CONTENT_LENGTH, bytes).body(()),
+        _ => request.body(()),
+    }
+}
+
+/// The head of a request; of a WebSocket's handshake, without the key, which is each one's own, and the end.
+fn http1_request(config: &Config, target: &Target) -> Bytes {
+    let close = matches!(config.protocol, Protocol::Http1Close | Protocol::TlsHandshakes);
+    let fields = match config.unit {
+        Unit::WebSocket { .. } => "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n".to_owned(),
+        Unit::Upload { bytes, .. } => format!("Content-Length: {bytes}\r\n{}\r\n", connection(close)),
+        Unit::Request | Unit::Download { .. } => format!("{}\r\n", connection(close)),
+    };
+    let (method, Target { path, host, .. }) = (method(config.unit), target);
+    Bytes::from(format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: fleet-load\r\nAccept: */*\r\n{fields}"))
+}
+
+fn connection(close: bool) -> &'static str {
+    if close { "Connection: close\r\n" } else { "" }
 }

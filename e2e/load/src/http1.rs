@@ -3,12 +3,16 @@
 //! Read by hand and not with a client library: which byte was the last one before a connection ended is the very
 //! thing to find out.
 
+use crate::config::time_of;
 use crate::connect::{Io, unanswered};
-use crate::report::{Failure, Loss};
-use bytes::{Buf, Bytes, BytesMut};
+use crate::pace::Pace;
+use crate::report::{Answer, End, Failure, Loss};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 const LARGEST_HEAD: usize = 64 * 1024;
 const READ: usize = 16 * 1024;
@@ -17,6 +21,9 @@ const READ: usize = 16 * 1024;
 pub(crate) struct Connection {
     io: Io,
     buffer: BytesMut,
+    /// Who answered last.
+    pod: Option<Arc<str>>,
+    reusable: bool,
     pub idle_since: Instant,
 }
 
@@ -24,6 +31,10 @@ pub(crate) struct Connection {
 pub(crate) struct Expected<'a> {
     pub status: u16,
     pub service: Option<&'a str>,
+    /// The header that names the pod.
+    pub pod_header: Option<&'a str>,
+    /// What the answer to a WebSocket's handshake must say of its key.
+    pub accept: Option<&'a str>,
 }
 
 impl Expected<'_> {
@@ -41,49 +52,174 @@ impl Expected<'_> {
             _ => Ok(()),
         }
     }
+
+    /// Whether the head of an answer is the expected one.
+    fn check_head(&self, status: u16, head: &[u8]) -> Result<(), Failure> {
+        self.check(status, field(head, "x-service"))?;
+        match self.accept {
+            Some(accept) if field(head, "sec-websocket-accept") != Some(accept.as_bytes()) => {
+                Err(Failure::new(Loss::Unexpected, "the answer does not accept this handshake of a WebSocket"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
+
+/// Keeps the name of a pod that an answer came from, unless it is the one before.
+pub(crate) fn remember(pod: &mut Option<Arc<str>>, named: Option<&[u8]>) {
+    if let Some(named) = named
+        && pod.as_ref().is_none_or(|pod| pod.as_bytes() != named)
+    {
+        *pod = Some(String::from_utf8_lossy(named).into());
+    }
+}
+
+/// The body of an upload: how much of what.
+pub(crate) struct Upload {
+    pub bytes: u64,
+    pub bytes_per_second: u64,
+}
+
+impl Upload {
+    /// How long it takes at its rate.
+    pub(crate) fn planned(&self) -> Duration {
+        time_of(self.bytes, self.bytes_per_second)
+    }
+}
+
+/// A piece of the body of an upload.
+pub(crate) static FILLING: [u8; READ] = [b'x'; READ];
 
 impl Connection {
     pub(crate) fn new(io: Io) -> Self {
-        Self { io, buffer: BytesMut::with_capacity(READ), idle_since: Instant::now() }
+        Self { io, buffer: BytesMut::with_capacity(READ), pod: None, reusable: true, idle_since: Instant::now() }
     }
 
-    /// Whether it can still be used: neither closed nor spoken to by the server.
+    /// Whether it can still be used: the last answer came to its end, and since then the server neither closed nor spoke.
     pub(crate) fn is_usable(&self) -> bool {
-        self.io.is_quiet()
+        self.reusable && self.io.is_quiet()
     }
 
-    /// Sends `request` and reads the whole answer. The connection comes back if it can be used again.
-    pub(crate) async fn exchange(mut self, request: &Bytes, expected: &Expected<'_>) -> (Option<Self>, Result<(), Failure>) {
-        match self.request_and_answer(request, expected).await {
-            Ok((reusable, verdict)) => {
-                self.idle_since = Instant::now();
-                (reusable.then_some(self), verdict)
+    /// Whether its last answer came to an end that allows another.
+    pub(crate) fn is_reusable(&self) -> bool {
+        self.reusable
+    }
+
+    /// Who answered last on it, if its answers say so.
+    pub(crate) fn pod(&self) -> Option<Arc<str>> {
+        self.pod.clone()
+    }
+
+    /// The connection below, and what was read beyond the last head.
+    pub(crate) fn into_parts(self) -> (Io, BytesMut) {
+        (self.io, self.buffer)
+    }
+
+    /// Sends `request` and reads the whole answer.
+    pub(crate) async fn request(&mut self, request: &Bytes, expected: &Expected<'_>) -> Result<Answer, Failure> {
+        self.begin(request).await?;
+        self.answer(expected).await?;
+        Ok(Answer { pod: self.pod(), planned: Duration::ZERO, end: End::Answered })
+    }
+
+    /// Sends `request` and reads the head of the answer.
+    pub(crate) async fn ask(&mut self, request: &Bytes, expected: &Expected<'_>) -> Result<Begun, Failure> {
+        self.begin(request).await?;
+        self.head(expected).await
+    }
+
+    /// Reads the rest of an answer at its pace.
+    pub(crate) async fn download(&mut self, begun: Begun, mut pace: Pace) -> Result<Answer, Failure> {
+        let clean = self.body(&begun.body, Some(&mut pace)).await.map_err(Failure::after_begin)?;
+        self.end(clean && !begun.close);
+        begun.verdict.map(|()| Answer { pod: self.pod(), planned: pace.planned(), end: End::Complete })
+    }
+
+    /// Sends `request` and then the body at its pace, and reads the whole answer.
+    pub(crate) async fn upload(
+        &mut self,
+        request: &Bytes,
+        expected: &Expected<'_>,
+        upload: &Upload,
+        pace: Pace,
+    ) -> Result<Answer, Failure> {
+        self.begin(request).await?;
+        let whole = self.send_body(upload.bytes, pace).await.map_err(Failure::after_begin)?;
+        let answer = self.answer(expected).await.map_err(Failure::after_begin);
+        // the server still waits for the rest of the body
+        self.reusable &= whole;
+        answer?;
+        if !whole {
+            return Err(Failure::new(Loss::Unexpected, "answered before the whole body was sent"));
+        }
+        Ok(Answer { pod: self.pod(), planned: upload.planned(), end: End::Complete })
+    }
+
+    /// Sends a body; false if an answer, or the end of the connection, came before its end.
+    async fn send_body(&mut self, bytes: u64, mut pace: Pace) -> Result<bool, Failure> {
+        let (mut reader, mut writer) = tokio::io::split(&mut self.io);
+        let sent = async {
+            let mut left = bytes;
+            while left > 0 {
+                sleep_until(pace.due()).await;
+                let piece = usize::try_from(left).map_or(pace.piece(), |left| left.min(pace.piece()));
+                writer.write_all(&FILLING[..piece]).await?;
+                writer.flush().await?;
+                pace.passed(piece);
+                left -= piece as u64;
             }
-            Err(failure) => (None, Err(failure)),
+            io::Result::Ok(())
+        };
+        tokio::select! {
+            biased;
+            read = reader.read_buf(&mut self.buffer) => match read {
+                Ok(0) => Err(Failure::new(Loss::Closed, "closed within the body of the request")),
+                Ok(_) => Ok(false),
+                Err(error) => Err(Failure::new(unanswered(&error), format_args!("within the body of the request: {error}"))),
+            },
+            // an answer may have come before the server stopped to read: it tells more than the error does
+            sent = sent => Ok(sent.is_ok()),
         }
     }
 
-    async fn request_and_answer(&mut self, request: &Bytes, expected: &Expected<'_>) -> Result<(bool, Result<(), Failure>), Failure> {
+    async fn begin(&mut self, request: &Bytes) -> Result<(), Failure> {
+        self.reusable = false;
         self.buffer.clear();
         let sent = async {
             self.io.write_all(request).await?;
             self.io.flush().await
         };
-        if let Err(error) = sent.await {
-            return Err(Failure::new(unanswered(&error), format_args!("while sending: {error}")));
-        }
-        let (head, verdict) = loop {
+        sent.await.map_err(|error| Failure::new(unanswered(&error), format_args!("while sending: {error}")))
+    }
+
+    fn end(&mut self, reusable: bool) {
+        self.reusable = reusable;
+        self.idle_since = Instant::now();
+    }
+
+    /// Reads a whole answer, which must be the expected one.
+    async fn answer(&mut self, expected: &Expected<'_>) -> Result<(), Failure> {
+        let begun = self.head(expected).await?;
+        let clean = self.body(&begun.body, None).await?;
+        self.end(clean && !begun.close);
+        begun.verdict
+    }
+
+    /// Reads the head of the final answer.
+    async fn head(&mut self, expected: &Expected<'_>) -> Result<Begun, Failure> {
+        loop {
             let end = self.read_head().await?;
-            let head = Head::parse(&self.buffer[..end]).map_err(|reason| Failure::new(Loss::Unexpected, reason))?;
-            let verdict = expected.check(head.status, head.service.clone().map(|range| &self.buffer[range]));
+            let bytes = &self.buffer[..end];
+            let head = Head::parse(bytes).map_err(|reason| Failure::new(Loss::Unexpected, reason))?;
+            // after 101 comes no other answer, but another protocol
+            let is_final = head.status >= 200 || head.status == 101;
+            let verdict = expected.check_head(head.status, bytes);
+            remember(&mut self.pod, expected.pod_header.and_then(|name| field(bytes, name)));
             self.buffer.advance(end);
-            if head.status >= 200 {
-                break (head, verdict);
+            if is_final {
+                return Ok(Begun { body: head.body, close: head.close, verdict });
             }
-        };
-        let clean = self.read_body(&head.body).await?;
-        Ok((clean && !head.close, verdict))
+        }
     }
 
     /// Reads until the end of a head and says where that is.
@@ -109,8 +245,11 @@ impl Connection {
         }
     }
 
-    /// Reads the rest of the answer. True if nothing came after it.
-    async fn read_body(&mut self, body: &Body) -> Result<bool, Failure> {
+    /// Reads the rest of the answer, if need be no faster than its pace. True if nothing came after it.
+    async fn body(&mut self, body: &Body, mut pace: Option<&mut Pace>) -> Result<bool, Failure> {
+        if let Some(pace) = &mut pace {
+            pace.passed(self.buffer.len());
+        }
         let mut chunks = Chunks::default();
         let mut left = if let Body::Length(length) = body { *length } else { 0 };
         loop {
@@ -130,11 +269,18 @@ impl Connection {
                 Body::UntilClose => {}
             }
             self.buffer.clear();
-            match self.read().await {
+            let read = match &mut pace {
+                Some(pace) => self.read_at(pace).await,
+                None => self.read().await,
+            };
+            match read {
                 Ok(0) if matches!(body, Body::UntilClose) => return Ok(false),
                 // TLS without close_notify is no proof of an end, but all that HTTP/1.0 style bodies have
                 Err(error) if matches!(body, Body::UntilClose) && error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
                 Ok(0) => return Err(Failure::new(Loss::Truncated, "closed within the body of the answer")),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Err(Failure::new(Loss::Timeout, "the body of the answer does not go on"));
+                }
                 Err(error) => return Err(Failure::new(Loss::Truncated, format_args!("within the body of the answer: {error}"))),
                 Ok(_) => {}
             }
@@ -145,6 +291,23 @@ impl Connection {
         self.buffer.reserve(READ / 2);
         self.io.read_buf(&mut self.buffer).await
     }
+
+    /// Reads what is due.
+    async fn read_at(&mut self, pace: &mut Pace) -> io::Result<usize> {
+        sleep_until(pace.due()).await;
+        let mut piece = (&mut self.buffer).limit(pace.piece());
+        let read = timeout_at(pace.late(), self.io.read_buf(&mut piece)).await.map_err(io::Error::from)??;
+        pace.passed(read);
+        Ok(read)
+    }
+}
+
+/// An answer of which the head has come.
+pub(crate) struct Begun {
+    body: Body,
+    close: bool,
+    /// Whether it is the expected one.
+    pub verdict: Result<(), Failure>,
 }
 
 enum Body {
@@ -157,7 +320,14 @@ struct Head {
     status: u16,
     body: Body,
     close: bool,
-    service: Option<std::ops::Range<usize>>,
+}
+
+/// The value of a field of a head.
+fn field<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    head.split(|byte| *byte == b'\n').find_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        line[..colon].eq_ignore_ascii_case(name.as_bytes()).then(|| line[colon + 1..].trim_ascii())
+    })
 }
 
 impl Head {
@@ -170,10 +340,10 @@ impl Head {
         }
         let digits = bytes.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()).ok_or_else(no_http)?;
         let status = digits.parse::<u16>().map_err(|_| no_http())?;
-        let mut head = Self { status, body: Body::UntilClose, close: version[7] == b'0', service: None };
+        let mut head = Self { status, body: Body::UntilClose, close: version[7] == b'0' };
         let mut start = 0;
         while let Some(length) = bytes[start..].windows(2).position(|window| window == b"\r\n") {
-            head.field(&bytes[start..start + length], start)?;
+            head.line(&bytes[start..start + length])?;
             start += length + 2;
         }
         if status < 200 || matches!(status, 204 | 304) {
@@ -182,7 +352,7 @@ impl Head {
         Ok(head)
     }
 
-    fn field(&mut self, line: &[u8], offset: usize) -> Result<(), String> {
+    fn line(&mut self, line: &[u8]) -> Result<(), String> {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return Ok(()) };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"content-length") {
@@ -194,10 +364,6 @@ impl Head {
             self.body = Body::Chunked;
         } else if name.eq_ignore_ascii_case(b"connection") {
             self.close |= value.split(|byte| *byte == b',').any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
-        } else if name.eq_ignore_ascii_case(b"x-service") {
-            let padding = line[colon + 1..].len() - line[colon + 1..].trim_ascii_start().len();
-            let start = offset + colon + 1 + padding;
-            self.service = Some(start..start + value.len());
         }
         Ok(())
     }
@@ -288,6 +454,7 @@ mod tests {
         assert_eq!(head.status, 200);
         assert!(matches!(head.body, Body::Length(12)));
         assert!(head.close);
-        assert_eq!(&bytes[head.service.unwrap()], b"a/b");
+        assert_eq!(field(bytes, "x-service"), Some(&b"a/b"[..]));
+        assert_eq!(field(bytes, "x-pod"), None);
     }
 }
