@@ -8,7 +8,8 @@
 //!
 //! A request may be more than a `GET`: [`Unit`] has slow downloads, slow uploads, and a WebSocket with its messages.
 //! What became of those beyond the count of the lost is in [`Lasting`], above all how many the other side cut before
-//! their deadline. A [`Mix`] runs several loads at once. [`Handle::mark`] notes what happens meanwhile.
+//! their deadline. A [`Mix`] runs several loads at once. [`Handle::mark`] notes what happens meanwhile, and
+//! [`Report::svg`] draws it all.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), fleet_load::ConfigError> {
@@ -35,6 +36,7 @@ mod http2;
 mod pace;
 mod report;
 mod series;
+mod svg;
 mod websocket;
 
 pub use config::{Config, ConfigError, Mix, Part, Protocol, Target, Tls, Trust, Unit};

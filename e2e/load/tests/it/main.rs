@@ -3,6 +3,7 @@
 
 mod losses;
 mod mixes;
+mod pictures;
 mod reports;
 mod servers;
 mod transfers;
