@@ -260,6 +260,8 @@ async fn an_outage_of_the_api_server_is_one_warning_for_each_kind_and_its_end_on
     assert_eq!(log.kinds("INFO"), BTreeMap::new());
     faults.end();
     watched.next().await.unwrap();
+    // nobody waits for what nothing that is served depends on
+    tokio::time::sleep(Duration::from_secs(60)).await;
     // what follows later, such as the ConfigMaps of a fleet, was never lost
     assert_eq!(log.kinds("INFO"), lost);
     assert_eq!(log.kinds("WARN"), lost);
