@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod certificates;
+mod drains;
 mod faults;
 mod figures;
 mod isolation;

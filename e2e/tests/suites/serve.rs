@@ -10,6 +10,11 @@ use std::time::Duration;
 
 /// A fleet of three in a namespace of its own, and two tenants.
 async fn three(setting: &Setting, name: &str) -> Outcome<SocketAddr> {
+    three_of(setting, name, &fleet(name, "edge", name, 3)).await
+}
+
+/// The same, of this manifest.
+async fn three_of(setting: &Setting, name: &str, manifest: &str) -> Outcome<SocketAddr> {
     let (shop, blog) = (format!("{name}-shop"), format!("{name}-blog"));
     for namespace in [name, &shop, &blog] {
         setting.namespace(namespace).await?;
@@ -18,7 +23,7 @@ async fn three(setting: &Setting, name: &str) -> Outcome<SocketAddr> {
         setting.apply(&echo(namespace, "web", 2)).await?;
         setting.apply(&ingress(namespace, "web", name, host, "web")).await?;
     }
-    setting.apply(&fleet(name, "edge", name, 3)).await?;
+    setting.apply(manifest).await?;
     setting.ready(name, "edge").await?;
     setting.address(name, "edge", 80).await
 }
@@ -87,11 +92,27 @@ fn endpoints_come_and_go_under_load_and_no_request_is_lost() {
 }
 
 #[test]
-fn a_fleet_that_is_deleted_leaves_nothing_behind() {
+fn a_fleet_that_is_deleted_under_load_leads_its_clients_away_first_and_leaves_nothing_behind() {
     run(|setting| async move {
         let name = "gone";
-        three(setting, name).await?;
-        setting.kubectl(&["-n", name, "delete", "ingd", "edge", "--cascade=foreground", "--timeout=180s"]).await?;
+        // enough for clients to follow what the Ingress says
+        let manifest = fleet(name, "edge", name, 3).replace("deregistrationDelay: 3s", "deregistrationDelay: 20s");
+        let address = three_of(setting, name, &manifest).await?;
+        eventually("the shop", SOON, || http::expect(address, "shop.example", "/", 200)).await?;
+        let target = Target::new(address, "shop.example", "/");
+        let config = Config { protocol: Protocol::Http1KeepAlive, connections: 16, ..Config::new(vec![target]) };
+        let load = Load::start(config).map_err(Failure::new)?;
+        setting.kubectl(&["-n", name, "delete", "ingd", "edge", "--cascade=foreground", "--wait=false"]).await?;
+        eventually("the Ingress to lead nobody there any more", SOON, || async {
+            let status = setting.get(&["ingress", "-n", "gone-shop", "web"]).await?["status"].clone();
+            let leads = status["loadBalancer"]["ingress"].as_array().is_some_and(|points| !points.is_empty());
+            if leads { Err(Failure::new(status)) } else { Ok(()) }
+        })
+        .await?;
+        let report = load.stop().await;
+        println!("{}", haproxy_fleet_e2e::json_line("deleted", 1, &report));
+        assert_eq!(report.lost, 0, "{:?}", report.examples);
+        setting.kubectl(&["-n", name, "wait", "--for=delete", "ingd/edge", "--timeout=180s"]).await?;
         let kinds = "deployments,services,configmaps,secrets,serviceaccounts,poddisruptionbudgets,networkpolicies,horizontalpodautoscalers";
         eventually("everything to be gone", SOON, || async {
             let left =
@@ -99,8 +120,6 @@ fn a_fleet_that_is_deleted_leaves_nothing_behind() {
             if left.trim().is_empty() { Ok(()) } else { Err(Failure::new(left)) }
         })
         .await?;
-        let status = setting.get(&["ingress", "-n", "gone-shop", "web"]).await?["status"].clone();
-        assert!(status["loadBalancer"]["ingress"].as_array().is_none_or(Vec::is_empty), "{status}");
         setting.kubectl(&["delete", "namespace", name, "gone-shop", "gone-blog", "--wait=false"]).await.map(drop)
     });
 }
