@@ -4,5 +4,6 @@ pub mod apply;
 pub mod build;
 pub mod controller;
 mod replicas;
+pub mod rollout;
 
 pub use replicas::{Replica, ZoneSize, replicas};
