@@ -10,9 +10,9 @@
 //! no other zone begins.
 //!
 //! **The turn.** Nothing is taken from a zone whose Deployment does not have the turn, and nothing while two have it. It
-//! is given back by a write to that very Deployment, which also pauses it. Every write is on condition that its object is
-//! still the version that was observed, and all Deployments of a fleet are observed at one moment. So two controllers,
-//! however old what they know is, never take pods from two zones at a time.
+//! is taken and given back by writes to that very Deployment. Every write is on condition that its object is still the
+//! version that was observed, and all Deployments of a fleet are observed at one moment. So two controllers, however old
+//! what they know is, never take pods from two zones at a time.
 
 mod capacity;
 mod observed;

@@ -143,22 +143,26 @@ fn a_template_that_never_becomes_ready_is_corrected_or_given_up() {
 
 #[test]
 fn zones_are_scaled_one_by_one() {
+    let back_and_forth = [Event::Size(1, 2), Event::Size(0, 2), Event::Size(0, 3), Event::Size(0, 2)];
+    assert_eq!(explore(&back_and_forth, 0, loosely), 9_419);
     assert_eq!(explore(&[Event::Size(1, 2), Event::Size(2, 1), Event::Size(0, 4)], 0, loosely), 1_827);
 }
 
 #[test]
-#[ignore = "half a minute optimised: cargo test --release --lib -- --ignored rollout"]
+#[ignore = "half a minute optimised: cargo test --release --lib -- --ignored fleet::rollout"]
 fn a_rollout_ends_whatever_befalls_it() {
-    assert_eq!(explore(&[Event::Edit(1)], 1, as_usual), 248_365);
-    assert_eq!(explore(&[Event::Edit(1)], 1, on_hosts), 109_717);
-    assert_eq!(explore(&[Event::Edit(1), Event::Lost(1), Event::Found(1)], 0, as_usual), 96_827);
-    assert_eq!(explore(&[Event::Edit(1), Event::Size(2, 1), Event::Size(0, 4)], 0, loosely), 200_220);
-    assert_eq!(explore(&[Event::Edit(1), Event::Abort], 0, as_usual), 56_255);
-    assert_eq!(explore(&[Event::Edit(1), Event::Edit(3)], 0, on_hosts), 53_298);
+    let states = explore(&[Event::Edit(1)], 1, as_usual)
+        + explore(&[Event::Edit(1)], 1, on_hosts)
+        + explore(&[Event::Edit(1), Event::Lost(1), Event::Found(1)], 0, as_usual)
+        + explore(&[Event::Edit(1), Event::Size(2, 1), Event::Size(0, 4)], 0, loosely)
+        + explore(&[Event::Edit(1), Event::Abort], 0, as_usual)
+        + explore(&[Event::Edit(1), Event::Edit(3)], 0, on_hosts);
+    assert!(states > 700_000, "{states}");
 }
 
 #[test]
-#[ignore = "half a minute optimised: cargo test --release --lib -- --ignored rollout"]
+#[ignore = "half a minute optimised: cargo test --release --lib -- --ignored fleet::rollout"]
 fn a_rollout_ends_when_the_spec_changes_its_mind_at_any_time() {
-    assert_eq!(explore(&[Event::Edit(1), Event::Edit(3), Event::Edit(4)], 0, as_usual), 1_312_055);
+    let states = explore(&[Event::Edit(1), Event::Edit(3), Event::Edit(4)], 0, as_usual);
+    assert!(states > 1_000_000, "{states}");
 }
