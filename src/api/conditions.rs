@@ -33,6 +33,12 @@ pub const REASON_AS_ASKED: &str = "AsAsked";
 pub const REASON_DELETING: &str = "Deleting";
 /// Replicas are being started, changed or removed.
 pub const REASON_ROLLING_OUT: &str = "RollingOut";
+/// New pods do not become ready in time: the rollout stays where it is.
+pub const REASON_ROLLOUT_STALLED: &str = "RolloutStalled";
+/// The pod template was given up: the fleet is back at the one before, or on its way there.
+pub const REASON_ROLLOUT_ABORTED: &str = "RolloutAborted";
+/// Somebody paused the rollout.
+pub const REASON_ROLLOUT_PAUSED: &str = "RolloutPaused";
 /// No node takes a pod.
 pub const REASON_UNSCHEDULABLE: &str = "Unschedulable";
 /// The image of a container of a pod cannot be had.

@@ -25,9 +25,9 @@ pub use publishing::{
     AdditionalService, DeletionPolicy, ExternalTrafficPolicy, HostNetwork, IpFamily, IpFamilyPolicy, LoadBalancer, NetworkPolicy,
     NodePorts, Publishing, PublishingType, ServiceType, TrafficDistribution,
 };
-pub use rollout::{Disruption, Drain, Rollout, UnhealthyPodEvictionPolicy, UpgradePolicy};
+pub use rollout::{Disruption, Drain, Rollout, UnhealthyPodEvictionPolicy, UpgradePolicy, ZonePolicy};
 pub use sharding::{Operator, Requirement, Selector, Shard};
-pub use status::{Diagnostics, Finding, IngressDeploymentStatus};
+pub use status::{Diagnostics, Finding, IngressDeploymentStatus, RolloutStatus, ZoneStatus};
 pub use tls::{CaRef, CaRefKind, ClientCertificatePolicy, ClientTls, FleetTls, TlsProfile};
 pub use values::{Duration, IntOrPercent, Quantity};
 
@@ -89,6 +89,16 @@ pub struct IngressDeployment {
     .message("zones and nodeSelector with topology.kubernetes.io/zone exclude each other"))]
 #[x_kube(validation = Rule::new("self.publishing.type != 'HostNetwork' || !has(self.rollout.maxSurge) || self.rollout.maxSurge == 0 || self.rollout.maxSurge == '0%'")
     .message("with HostNetwork rollout.maxSurge is 0: two pods cannot have one port of a node"))]
+#[x_kube(validation = Rule::new("!has(self.rollout.zonePolicy.order) || self.rollout.zonePolicy.order.all(name, has(self.zones) && self.zones.exists(z, z.name == name))")
+    .message("rollout.zonePolicy.order names listed zones only"))]
+#[x_kube(validation = Rule::new("!has(self.rollout.minReady) || self.rollout.minReady <= (has(self.replicas) ? self.replicas : has(self.autoscaling) ? self.autoscaling.minReplicas : has(self.zones) && self.zones.exists(z, has(z.replicas)) ? self.zones.map(z, has(z.replicas) ? z.replicas : 0).sum() : 2)")
+    .message("rollout.minReady is at most the number of pods"))]
+#[x_kube(validation = Rule::new("!has(self.rollout.minReady) || !has(self.disruption.maxUnavailable) || self.rollout.minReady > (has(self.replicas) ? self.replicas : has(self.autoscaling) ? self.autoscaling.minReplicas : has(self.zones) && self.zones.exists(z, has(z.replicas)) ? self.zones.map(z, has(z.replicas) ? z.replicas : 0).sum() : 2) || self.rollout.minReady + self.disruption.maxUnavailable <= (has(self.replicas) ? self.replicas : has(self.autoscaling) ? self.autoscaling.minReplicas : has(self.zones) && self.zones.exists(z, has(z.replicas)) ? self.zones.map(z, has(z.replicas) ? z.replicas : 0).sum() : 2)")
+    .message("rollout.minReady and disruption.maxUnavailable are together at most the number of pods: evictions may take what the budget allows"))]
+#[x_kube(validation = Rule::new("!has(self.zones) || self.zones.all(z, !has(z.minReady) || z.minReady <= (has(z.replicas) ? z.replicas : (has(self.replicas) ? self.replicas : has(self.autoscaling) ? self.autoscaling.minReplicas : has(self.zones) && self.zones.exists(z, has(z.replicas)) ? self.zones.map(z, has(z.replicas) ? z.replicas : 0).sum() : 2) / self.zones.size()))")
+    .message("zones[].minReady is at most the number of pods of the zone"))]
+#[x_kube(validation = Rule::new("!has(self.rollout.minReady) || self.rollout.minReady != (has(self.replicas) ? self.replicas : has(self.autoscaling) ? self.autoscaling.minReplicas : has(self.zones) && self.zones.exists(z, has(z.replicas)) ? self.zones.map(z, has(z.replicas) ? z.replicas : 0).sum() : 2) || self.publishing.type != 'HostNetwork' && (!has(self.rollout.maxSurge) || self.rollout.maxSurge != 0 && self.rollout.maxSurge != '0%')")
+    .message("rollout.minReady leaves no pod to replace where none may be added: lower it, or allow maxSurge"))]
 pub struct IngressDeploymentSpec {
     /// The `IngressClass` whose Ingresses the fleet serves. It cannot be changed: a second fleet serves another one.
     #[schemars(length(min = 1, max = 253), pattern(patterns::DNS_NAME))]

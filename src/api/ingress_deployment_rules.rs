@@ -169,9 +169,47 @@ impl Rules<'_> {
             "spec.rollout.maxSurge",
             "with HostNetwork rollout.maxSurge is 0: two pods cannot have one port of a node",
         );
+        let pause = spec.rollout.zone_policy.pause_between_zones.seconds();
+        self.hold(pause.is_none_or(|pause| pause <= 24 * 3600), "spec.rollout.zonePolicy.pauseBetweenZones", "at most 24h");
+        self.least(spec);
         let delay = spec.drain.deregistration_delay.as_ref().and_then(Duration::seconds);
         self.hold(delay.is_none_or(|delay| delay <= 15 * 60), "spec.drain.deregistrationDelay", "at most 15m");
         self.hold(spec.drain.timeout.seconds().is_none_or(|timeout| timeout <= 24 * 3600), "spec.drain.timeout", "at most 24h");
+    }
+
+    /// What has to serve at any time, and what may be taken.
+    fn least(&mut self, spec: &IngressDeploymentSpec) {
+        let (rollout, total) = (&spec.rollout, spec.total_replicas());
+        for (index, name) in rollout.zone_policy.order.iter().enumerate() {
+            let is_listed = spec.zones.iter().any(|zone| zone.name == *name);
+            let field = format!("spec.rollout.zonePolicy.order[{index}]");
+            self.hold(is_listed, field, "rollout.zonePolicy.order names listed zones only");
+        }
+        let zones = i32::try_from(spec.zones.len()).unwrap_or(i32::MAX).max(1);
+        for (index, zone) in spec.zones.iter().enumerate() {
+            let pods = zone.replicas.unwrap_or(total / zones);
+            let field = format!("spec.zones[{index}].minReady");
+            self.hold(
+                zone.min_ready.is_none_or(|least| least <= pods),
+                field,
+                "zones[].minReady is at most the number of pods of the zone",
+            );
+        }
+        let Some(least) = rollout.min_ready else { return };
+        self.hold(least <= total, "spec.rollout.minReady", "rollout.minReady is at most the number of pods");
+        let budget = spec.disruption.max_unavailable.unwrap_or(0);
+        self.hold(
+            least > total || least.saturating_add(budget) <= total,
+            "spec.disruption.maxUnavailable",
+            "rollout.minReady and disruption.maxUnavailable are together at most the number of pods: evictions may take what the budget allows",
+        );
+        let none_added =
+            spec.publishing.kind == PublishingType::HostNetwork || rollout.max_surge.as_ref().is_some_and(IntOrPercent::is_zero);
+        self.hold(
+            least != total || !none_added,
+            "spec.rollout.minReady",
+            "rollout.minReady leaves no pod to replace where none may be added: lower it, or allow maxSurge",
+        );
     }
 
     fn publishing(&mut self, publishing: &Publishing) {
@@ -337,7 +375,7 @@ mod tests {
         let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]});
         json!({
             "ingressClassName": "edge", "namespaceSelector": selector, "routeSelector": selector,
-            "replicas": 2, "zones": [{"name": "z"}], "image": "haproxy:3.4.7",
+            "replicas": 2, "zones": [{"name": "z", "minReady": 1}], "image": "haproxy:3.4.7",
             "autoscaling": {"minReplicas": 2, "maxReplicas": 4, "targetCpuUtilization": 50},
             "defaultBackend": port(json!({"number": 1})), "backendRef": {"name": "a"}, "configMapRef": {"name": "a"},
             "tls": {"defaultCertificateRef": {"name": "a"}, "clientTLS": {"policy": "Required", "caRef": {"name": "a"}}}, "ports": {"http": 80, "https": 443},
@@ -351,7 +389,10 @@ mod tests {
                 },
             }, "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
             "podTemplatePatch": [{"op": "copy", "path": "/a", "from": "/b"}],
-            "rollout": {"maxSurge": "25%", "maxUnavailable": 1, "minReadySeconds": 1, "progressDeadlineSeconds": 5},
+            "rollout": {
+                "maxSurge": "25%", "maxUnavailable": 1, "minReadySeconds": 1, "progressDeadlineSeconds": 5, "minReady": 1,
+                "zonePolicy": {"order": ["z"], "pauseBetweenZones": "1s", "autoAbort": true},
+            },
             "http": {
                 "headers": {
                     "uniqueId": {"name": "X-Id"}, "request": [{"name": "X-A", "type": "Set", "value": "a"}],
@@ -393,7 +434,7 @@ mod tests {
         on_hosts["rollout"] = json!({"maxUnavailable": 1});
         let mut by_zone = sized.clone();
         by_zone.as_object_mut().unwrap().remove("replicas");
-        by_zone["zones"] = json!([{"name": "z", "replicas": 1}]);
+        by_zone["zones"] = json!([{"name": "z", "replicas": 2}]);
         vec![sized, scaled, by_metrics, on_hosts, by_zone]
     }
 
@@ -603,6 +644,36 @@ mod tests {
                 "spec.rollout maxSurge and maxUnavailable are not both 0",
                 json!({"rollout": {"maxSurge": "0%", "maxUnavailable": 0}}),
                 "spec.rollout.maxUnavailable",
+            ),
+            (
+                "spec.rollout.zonePolicy.pauseBetweenZones at most 24h",
+                json!({"rollout": {"zonePolicy": {"pauseBetweenZones": "25h"}}}),
+                "spec.rollout.zonePolicy.pauseBetweenZones",
+            ),
+            (
+                "spec rollout.zonePolicy.order names listed zones only",
+                json!({"zones": [{"name": "a"}], "rollout": {"zonePolicy": {"order": ["b"]}}}),
+                "spec.rollout.zonePolicy.order[0]",
+            ),
+            (
+                "spec rollout.minReady is at most the number of pods",
+                json!({"replicas": 3, "rollout": {"minReady": 4}}),
+                "spec.rollout.minReady",
+            ),
+            (
+                "spec rollout.minReady and disruption.maxUnavailable are together at most the number of pods: evictions may take what the budget allows",
+                json!({"replicas": 3, "rollout": {"minReady": 2}, "disruption": {"maxUnavailable": 2}}),
+                "spec.disruption.maxUnavailable",
+            ),
+            (
+                "spec zones[].minReady is at most the number of pods of the zone",
+                json!({"replicas": 3, "zones": [{"name": "a", "minReady": 1}, {"name": "b", "minReady": 2}]}),
+                "spec.zones[1].minReady",
+            ),
+            (
+                "spec rollout.minReady leaves no pod to replace where none may be added: lower it, or allow maxSurge",
+                json!({"replicas": 3, "rollout": {"minReady": 3, "maxSurge": 0}}),
+                "spec.rollout.minReady",
             ),
             (
                 "spec.drain.deregistrationDelay at most 15m",

@@ -18,6 +18,7 @@ mod meta;
 mod plain;
 mod schema;
 mod service;
+mod verbs;
 
 pub use backend::{Backend, BackendSpec};
 pub use crd::crds;
@@ -33,12 +34,16 @@ pub use ingress_deployment::{
     HeaderAction, HeaderActionType, HostNetwork, Hsts, Http, HttpHeaders, IngressDeployment, IngressDeploymentSpec,
     IngressDeploymentStatus, IntOrPercent, IpFamily, IpFamilyPolicy, LoadBalancer, LocalRef, LogDestination, LogEmptyRequests, Logging,
     NamespaceOwnership, NetworkPolicy, NodePorts, Operator, PatchOperation, PatchStep, PodMonitor, Publishing, PublishingType, Quantity,
-    Requirement, Resources, Rollout, RouteAdmission, Selector, ServiceType, Shard, Syslog, Texts, Timeouts, TlsProfile, TopologySpread,
-    TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy, UniqueId, UpgradePolicy, WhenUnsatisfiable, WildcardPolicy, Zone,
+    Requirement, Resources, Rollout, RolloutStatus, RouteAdmission, Selector, ServiceType, Shard, Syslog, Texts, Timeouts, TlsProfile,
+    TopologySpread, TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy, UniqueId, UpgradePolicy, WhenUnsatisfiable, WildcardPolicy,
+    Zone, ZonePolicy, ZoneStatus,
 };
 pub use meta::{Created, Meta, Pairs};
 pub use plain::{ConfigMap, Namespace, Secret};
 pub use service::{Protocol, Service, ServiceKind, ServicePort};
+pub use verbs::{
+    ANNOTATION_ABORT, ANNOTATION_DRAIN, ANNOTATION_RESTARTED_AT, ANNOTATION_ROLLOUT, ANNOTATION_STABLE, DrainWish, Place, Verbs,
+};
 
 /// The group of our own kinds.
 pub const GROUP: &str = "haproxy-fleet.dev";

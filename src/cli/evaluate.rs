@@ -147,7 +147,7 @@ impl Read {
     fn objects(&self, id: &FleetId, bundle_bytes: u64) -> Result<Vec<Desired>, Vec<report::Diagnostic>> {
         let Some(deployment) = self.pipeline.deployment(id) else { return Ok(Vec::new()) };
         let observed = Observed { bundle_bytes, ..Observed::default() };
-        build(Fleet { deployment, uid: placeholder::UID, context: &placeholder::context(), observed: &observed })
+        build(Fleet { deployment, uid: placeholder::UID, context: &placeholder::context(), observed: &observed, change: None })
     }
 }
 

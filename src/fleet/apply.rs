@@ -123,19 +123,30 @@ impl Applier {
         Self { client, fleet, written: BTreeMap::new() }
     }
 
-    /// One round: everything that is `desired` in its order, then what is ours and not desired.
+    /// One round: everything that is `desired` in its order, then what is ours and not desired goes.
     pub async fn apply(&mut self, desired: &[Desired]) -> Result<Applied, ApplyError> {
+        let (mut applied, deployments) = self.write_all(desired).await?;
+        if applied.problems.is_empty() && !applied.waits {
+            let is_replaced = deployments.iter().all(is_available);
+            self.sweep(desired, is_replaced, &mut applied).await?;
+        }
+        Ok(applied)
+    }
+
+    /// Writes everything that is `desired` in its order, and leaves the rest as it is.
+    pub async fn write(&mut self, desired: &[Desired]) -> Result<Applied, ApplyError> {
+        Ok(self.write_all(desired).await?.0)
+    }
+
+    /// The same, with the Deployments as they are then.
+    async fn write_all(&mut self, desired: &[Desired]) -> Result<(Applied, Vec<Value>), ApplyError> {
         let mut applied = Applied::default();
         let mut deployments = Vec::new();
         for object in desired {
             let live = self.one(object, &mut applied).await?;
             deployments.extend(live.filter(|_| object.kind == "Deployment"));
         }
-        if applied.problems.is_empty() && !applied.waits {
-            let is_replaced = deployments.iter().all(is_available);
-            self.sweep(desired, is_replaced, &mut applied).await?;
-        }
-        Ok(applied)
+        Ok((applied, deployments))
     }
 
     async fn one(&mut self, desired: &Desired, applied: &mut Applied) -> Result<Option<Value>, ApplyError> {
@@ -163,8 +174,13 @@ impl Applier {
                 if self.is_settled(desired, live) {
                     return Ok(Some(live.clone()));
                 }
+                let version = &live["metadata"]["resourceVersion"];
+                if desired.only_if.as_ref().is_some_and(|decided_on| version != decided_on) {
+                    applied.waits = true;
+                    return Ok(None);
+                }
                 // no object ever had this version before, so it names the object as well
-                body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+                body["metadata"]["resourceVersion"] = version.clone();
             }
             // what is new is not forced: somebody else's object that appears meanwhile is a conflict
             let parameters = PatchParams { force: live.is_some(), ..PatchParams::apply(owned::MANAGER) };

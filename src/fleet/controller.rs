@@ -11,9 +11,10 @@ mod look;
 mod watching;
 
 pub use deletion::Step;
-pub use look::{Build, BuildError, Seen, Withdraw};
+pub use look::{Build, BuildError, Built, Rolling, Seen, Withdraw};
 
 use super::apply::{ApplyError, FleetKey};
+use crate::api::RolloutStatus;
 use crate::report::Diagnostic;
 use futures::FutureExt;
 use kube::Client;
@@ -87,6 +88,8 @@ pub struct FleetState {
     pub failure: Option<String>,
     /// How far its deletion is, if it is deleted.
     pub deletion: Option<Step>,
+    /// How far its rollout is, since it was planned.
+    pub rollout: Option<RolloutStatus>,
     /// The `IngressDeployment` itself, its status included.
     pub fleet: Option<Arc<Value>>,
     /// Its Deployments, by name.
@@ -116,6 +119,8 @@ struct Entry {
     due: Option<Instant>,
     /// Something changed while it was looked at.
     is_touched: bool,
+    /// Its rollout goes on: pods that come and go are to be looked at.
+    is_moving: bool,
     failures: u32,
 }
 
@@ -189,6 +194,7 @@ impl Controller {
             }
             Ok(Look::Done(outcome)) => {
                 entry.failures = 0;
+                entry.is_moving = outcome.is_moving;
                 (outcome.again.unwrap_or_else(|| spread(self.settings.resync, &key)), Ok(outcome))
             }
             Ok(Look::Died) => {
@@ -231,11 +237,13 @@ impl Controller {
         let mut seen: BTreeSet<FleetKey> = BTreeSet::new();
         for news in told {
             for Watched { fleet, is_asked } in store.take(news) {
-                if is_asked && (fleets.contains_key(&fleet) || store.has_fleet(&fleet)) {
+                let is_moving = fleets.get(&fleet).is_some_and(|entry| entry.is_moving);
+                if (is_asked || is_moving) && (fleets.contains_key(&fleet) || store.has_fleet(&fleet)) {
                     let entry = fleets.entry(fleet.clone()).or_insert_with(|| Entry {
                         looker: Some(self.looker(&fleet)),
                         due: None,
                         is_touched: false,
+                        is_moving: false,
                         failures: 0,
                     });
                     entry.is_touched |= entry.looker.is_none();

@@ -3,13 +3,17 @@
 
 use super::authority::Trust;
 use super::keys::{KeyStore, Keys};
+use super::observed;
 use super::settings::{AGENTS_SERVICE, Settings};
 use super::stage::Translated;
 use crate::api::crd::IngressDeploymentResource;
 use crate::api::{HaproxyLine, IngressDeployment, Meta, UpgradePolicy};
+use crate::delivery::feed::Agents;
 use crate::fleet::apply::FleetKey;
-use crate::fleet::build::{Context, Desired, Fleet, InUse, Names, Observed, ObservedService, build};
-use crate::fleet::controller::{Build, BuildError, FleetState, Seen, States, Withdraw};
+use crate::fleet::build::{Context, Fleet, InUse, Names, Observed, ObservedService, build, wanted_template};
+use crate::fleet::controller::{Build, BuildError, Built, FleetState, Rolling, Seen, States, Withdraw};
+use crate::fleet::rollout::kubernetes::{Facts, Said, describe, idle_wishes, is_moving, observe};
+use crate::fleet::rollout::{Action, step};
 use crate::model::FleetId;
 use crate::report::{Diagnostic, Kind, ObjectRef, Severity, codes};
 use crate::status::ingress::Ingresses;
@@ -18,7 +22,12 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tokio::sync::{OnceCell, watch};
+use tokio::time::Instant;
+
+/// A pod that had the configuration before this one counts for so long.
+const LATE: Duration = Duration::from_secs(10);
 
 /// Makes the objects of fleets.
 pub(super) struct Maker {
@@ -29,6 +38,9 @@ pub(super) struct Maker {
     client: Client,
     /// Whether the API server keeps `trafficDistribution`, once it was asked.
     knows_distribution: OnceCell<bool>,
+    agents: watch::Receiver<Agents>,
+    /// Since when this replica leads: agents need some time to find it.
+    leads_since: Mutex<Instant>,
     /// What is observed of all fleets: known once the controller that this is given to is made.
     states: OnceLock<watch::Receiver<Arc<States>>>,
 }
@@ -39,9 +51,28 @@ impl Maker {
         client: Client,
         trust: watch::Receiver<Option<Trust>>,
         translated: watch::Receiver<Arc<Translated>>,
+        agents: watch::Receiver<Agents>,
     ) -> Self {
-        let keys = KeyStore::new(client.clone());
-        Self { settings, trust, translated, keys, client, knows_distribution: OnceCell::new(), states: OnceLock::new() }
+        Self {
+            settings,
+            trust,
+            translated,
+            keys: KeyStore::new(client.clone()),
+            client,
+            knows_distribution: OnceCell::new(),
+            agents,
+            leads_since: Mutex::new(Instant::now()),
+            states: OnceLock::new(),
+        }
+    }
+
+    /// Says that this replica begins to lead.
+    pub(super) fn begins(&self) {
+        *self.leads_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn leads_since(&self) -> Instant {
+        *self.leads_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets it see what is observed of all fleets.
@@ -50,7 +81,7 @@ impl Maker {
         let _ = self.states.set(states);
     }
 
-    async fn make(&self, fleet: &Value, seen: &Seen) -> Result<Vec<Desired>, BuildError> {
+    async fn make(&self, fleet: &Value, seen: &Seen) -> Result<Built, BuildError> {
         let (deployment, uid) = read(fleet).map_err(|refused| BuildError::Refused(vec![*refused]))?;
         let id = crate::pipeline::fleet_id(&deployment);
         let bundle_bytes = self.admitted(&id)?;
@@ -62,8 +93,45 @@ impl Maker {
         let knows = self.knows_distribution.get_or_try_init(ask).await;
         let traffic_distribution = *knows.map_err(|error| BuildError::Wait(error.to_string()))?;
         let context = self.context(&id, ca_bundle, keys, traffic_distribution);
-        let observed = observed(seen, bundle_bytes);
-        build(Fleet { deployment: &deployment, uid: &uid, context: &context, observed: &observed }).map_err(BuildError::Refused)
+        let observed = in_cluster(seen, bundle_bytes);
+        let fleet = Fleet { deployment: &deployment, uid: &uid, context: &context, observed: &observed, change: None };
+        self.plan(fleet, &id, seen).map_err(BuildError::Refused)
+    }
+
+    /// The objects of `fleet` with what the planner wants to be done next.
+    fn plan(&self, fleet: Fleet<'_>, id: &FleetId, seen: &Seen) -> Result<Built, Vec<Diagnostic>> {
+        let (desired, verbs, now) = (wanted_template(fleet)?, fleet.verbs(), Timestamp::now());
+        let (translated, agents) = (self.translated.borrow().clone(), self.agents.borrow().clone());
+        let said = |pod: &str| said(id, pod, &translated, &agents);
+        let facts = Facts {
+            fleet: fleet.deployment,
+            verbs: &verbs,
+            desired: &desired,
+            deployments: &seen.deployments,
+            pods: &seen.pods,
+            said: &said,
+            agents_known: self.leads_since().elapsed() > observed::TO_CONNECT || knows_all(id, seen, &agents),
+            now,
+        };
+        let plan = observe(&facts);
+        let decision = step(&plan, now);
+        let change = match &decision.action {
+            Some(Action::Zone(zone, change)) => Some((zone.as_deref(), change)),
+            _ => None,
+        };
+        let mut objects = build(Fleet { change, ..fleet })?;
+        if plan.frozen {
+            let names = Names { namespace: &id.namespace, fleet: &id.name };
+            let changed = change.map(|(zone, _)| names.deployment(zone));
+            objects.retain(|object| object.kind == "Deployment" && Some(&object.name) == changed.as_ref());
+        }
+        let object = super::stage::object_of(id);
+        let mut findings = verbs.faults.clone();
+        findings.extend(idle_wishes(&verbs, &plan, &seen.pods, &object));
+        let recheck = decision.recheck_at.and_then(|at| at.duration_since(now).try_into().ok());
+        let status = describe(&plan, &decision, now);
+        let rolling = Rolling { is_moving: is_moving(&plan, &decision), status, recheck, action: decision.action };
+        Ok(Built { objects, rollout: Some(rolling), findings })
     }
 
     /// How many bytes the fleet's configuration takes, if it may have the class that it asks for.
@@ -107,7 +175,7 @@ impl Maker {
 }
 
 impl Build for Maker {
-    fn build<'b>(&'b self, fleet: &'b Value, seen: &'b Seen) -> BoxFuture<'b, Result<Vec<Desired>, BuildError>> {
+    fn build<'b>(&'b self, fleet: &'b Value, seen: &'b Seen) -> BoxFuture<'b, Result<Built, BuildError>> {
         Box::pin(self.make(fleet, seen))
     }
 }
@@ -132,7 +200,24 @@ fn read(fleet: &Value) -> Result<(IngressDeployment, String), Box<Diagnostic>> {
     Ok((IngressDeployment { meta, spec: full.spec }, text("uid")))
 }
 
-fn observed(seen: &Seen, bundle_bytes: u64) -> Observed {
+/// What the agent of `pod` says: whether it has what the fleet is to serve, or had it a moment ago.
+fn said(fleet: &FleetId, pod: &str, translated: &Translated, agents: &Agents) -> Said {
+    let state = agents.get(&(fleet.clone(), pod.to_owned())).and_then(|report| report.state.as_ref());
+    let (Some(state), Some(view)) = (state, translated.fleets.get(fleet)) else { return Said::default() };
+    let is_recent = || view.since.elapsed() < LATE;
+    Said { confirmed: state.ready && (state.digest == view.digest || !state.last_good && is_recent()), connections: 0 }
+}
+
+/// Whether the agents of all pods that serve have said something.
+fn knows_all(fleet: &FleetId, seen: &Seen, agents: &Agents) -> bool {
+    let is_ready = |pod: &Value| {
+        pod["status"]["conditions"].as_array().into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
+    };
+    let mut ready = seen.pods.iter().filter(|(_, pod)| is_ready(pod));
+    ready.all(|(name, _)| agents.get(&(fleet.clone(), name.clone())).is_some_and(|report| report.state.is_some()))
+}
+
+fn in_cluster(seen: &Seen, bundle_bytes: u64) -> Observed {
     Observed {
         services: seen.services.iter().map(|(name, service)| (name.clone(), ObservedService::of(service))).collect(),
         deployments: seen.deployments.iter().map(|(name, deployment)| (name.clone(), InUse::of(deployment))).collect(),

@@ -16,7 +16,7 @@ use std::time::Duration;
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// An agent has so long to connect before its pod may be called behind: that of a pod that is new, or all of them after a
 /// restart of the operator.
-const TO_CONNECT: Duration = Duration::from_secs(35);
+pub(super) const TO_CONNECT: Duration = Duration::from_secs(35);
 
 /// A moment of now, by both clocks: what was measured by one is told by the other.
 #[derive(Clone, Copy, Debug)]

@@ -213,7 +213,7 @@ impl<'r> Reading<'r> {
                 .or_else(|| state.problems.first().map(|problem| format!("{}; {}", problem.message, problem.help))),
             desired,
             updated,
-            rolled_out,
+            rolled_out: rolled_out && !is_rolling(state),
             available,
             least: desired - (desired / 4).max(1).min(desired.saturating_sub(1)),
             pods: &self.pods,
@@ -222,10 +222,16 @@ impl<'r> Reading<'r> {
             selector: &selector_text(&fleet.name),
             haproxy_version: self.haproxy_version.as_deref(),
             revision: revision.as_deref(),
+            rollout: state.rollout.as_ref(),
             findings,
         };
         status(&observed, &self.says, now.wall)
     }
+}
+
+/// Whether zones are still to get the template that is asked for.
+fn is_rolling(state: &FleetState) -> bool {
+    state.rollout.as_ref().is_some_and(|rollout| matches!(rollout.state.as_str(), "Progressing" | "Stalled" | "Aborted"))
 }
 
 /// The first error about a field of the fleet's own spec, such as a Secret that it names and that is not there. Errors about

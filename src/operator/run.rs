@@ -147,7 +147,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let listener = listen(settings.delivery).await?;
     parts.start("delivery", deliver(listener, trusted.clone(), feeds.clone(), client.clone()));
 
-    let maker = Arc::new(Maker::new(settings.clone(), client.clone(), trusted.clone(), translated.clone()));
+    let maker = Arc::new(Maker::new(settings.clone(), client.clone(), trusted.clone(), translated.clone(), feeds.agents()));
     let withdrawn = Arc::new(Withdrawn(ingresses.clone()));
     let (states, observed) = watch::channel(Arc::new(States::new()));
     maker.watch(observed.clone());
@@ -234,6 +234,7 @@ impl KeepFleets {
             },
             ..controller::Settings::default()
         };
+        self.maker.begins();
         let (controller, mut observed) = Controller::new(self.client, settings, self.maker, self.withdrawn);
         let passing = async {
             while observed.changed().await.is_ok() {

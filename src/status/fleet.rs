@@ -2,7 +2,7 @@
 
 use super::conditions::{Claim, merge};
 use crate::api::conditions as named;
-use crate::api::{Diagnostics, Finding, IngressDeploymentStatus};
+use crate::api::{Diagnostics, Finding, IngressDeploymentStatus, RolloutStatus};
 use crate::report::{Diagnostic, Severity};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
@@ -89,6 +89,8 @@ pub struct Observed<'o> {
     pub haproxy_version: Option<&'o str>,
     /// The identity of its present sections, backends and routing maps; `None` while that is not known.
     pub revision: Option<&'o str>,
+    /// How far its rollout is, if that is known.
+    pub rollout: Option<&'o RolloutStatus>,
     /// Its findings.
     pub findings: &'o [Diagnostic],
 }
@@ -135,6 +137,7 @@ pub fn status(observed: &Observed<'_>, before: &IngressDeploymentStatus, now: Ti
         revision,
         revision_digest,
         confirmed: Some(confirmed(observed, now)),
+        rollout: observed.rollout.cloned(),
         diagnostics: diagnostics(observed.findings),
         conditions: merge(&before.conditions, &claims, observed.generation, now),
     }
@@ -196,6 +199,8 @@ fn claims(observed: &Observed<'_>, now: Timestamp) -> Vec<Claim> {
     let moving = |claim: &&&Claim| matches!(claim.type_, named::ROLLED_OUT | named::ADDRESS_READY);
     if accepted.holds == Some(false) {
         claims.push(Claim::new(named::STALLED, true, accepted.reason, accepted.message.clone()));
+    } else if let Some((reason, message)) = stalled(observed) {
+        claims.push(Claim::new(named::STALLED, true, reason, message));
     } else if observed.paused {
         claims.push(Claim::new(named::PAUSED, true, named::REASON_PAUSED, "spec.paused: nothing is changed until it is taken away"));
     } else if let Some(change) = troubles.iter().find(moving) {
@@ -251,7 +256,21 @@ fn address(observed: &Observed<'_>) -> Claim {
     }
 }
 
+/// Why a rollout goes on no more until somebody changes something.
+fn stalled(observed: &Observed<'_>) -> Option<(&'static str, String)> {
+    let rollout = observed.rollout?;
+    let reason = match rollout.state.as_str() {
+        "Stalled" => named::REASON_ROLLOUT_STALLED,
+        "Aborted" => named::REASON_ROLLOUT_ABORTED,
+        _ => return None,
+    };
+    Some((reason, rollout.message.clone()))
+}
+
 fn rolled_out(observed: &Observed<'_>) -> Claim {
+    if let Some((reason, message)) = stalled(observed) {
+        return Claim::new(named::ROLLED_OUT, false, reason, message);
+    }
     if observed.rolled_out {
         return Claim::new(named::ROLLED_OUT, true, named::REASON_AS_ASKED, "all pods are made from the present template");
     }
@@ -259,7 +278,15 @@ fn rolled_out(observed: &Observed<'_>) -> Claim {
         let message = format!("pods are being started or replaced, and {pod} does not start: {}", trouble.message);
         return Claim::new(named::ROLLED_OUT, false, trouble.reason, message);
     }
-    Claim::new(named::ROLLED_OUT, false, named::REASON_ROLLING_OUT, "pods are being started or replaced")
+    match observed.rollout {
+        Some(rollout) if rollout.state == "Paused" => Claim::new(
+            named::ROLLED_OUT,
+            false,
+            named::REASON_ROLLOUT_PAUSED,
+            "the rollout is paused; `kubectl haproxy-fleet rollout resume`",
+        ),
+        _ => Claim::new(named::ROLLED_OUT, false, named::REASON_ROLLING_OUT, "pods are being started or replaced"),
+    }
 }
 
 fn synced(observed: &Observed<'_>, now: Timestamp) -> Claim {

@@ -8,7 +8,7 @@ use fleet_api_server::faults::{Faults, Plan};
 use futures::future::BoxFuture;
 use haproxy_fleet::fleet::apply::FleetKey;
 use haproxy_fleet::fleet::build::{Desired, Ownership};
-use haproxy_fleet::fleet::controller::{Build, BuildError, Controller, FleetState, Seen, Settings, States, Withdraw};
+use haproxy_fleet::fleet::controller::{Build, BuildError, Built, Controller, FleetState, Seen, Settings, States, Withdraw};
 use haproxy_fleet::report::{Diagnostic, Kind, ObjectRef, codes};
 use kube::Client;
 use serde_json::{Value, json};
@@ -60,12 +60,16 @@ fn desired(fleet: &Value, (api_version, kind, plural): (&str, &str, &str), name:
         name: name.to_owned(),
         body,
         ownership,
+        only_if: None,
     }
 }
 
 impl Build for Sample {
-    fn build<'b>(&'b self, fleet: &'b Value, _: &'b Seen) -> BoxFuture<'b, Result<Vec<Desired>, BuildError>> {
-        Box::pin(std::future::ready(Self::make(fleet).map_err(BuildError::Refused)))
+    fn build<'b>(&'b self, fleet: &'b Value, _: &'b Seen) -> BoxFuture<'b, Result<Built, BuildError>> {
+        // of a paused fleet nothing has to be written
+        let objects = if fleet["spec"]["paused"] == true { Ok(Vec::new()) } else { Self::make(fleet) };
+        let built = objects.map(|objects| Built { objects, ..Built::default() });
+        Box::pin(std::future::ready(built.map_err(BuildError::Refused)))
     }
 }
 

@@ -40,7 +40,7 @@ fn context() -> Context {
 
 fn built(spec: &Value) -> Result<Vec<Desired>, Vec<Diagnostic>> {
     let deployment = IngressDeployment { meta: Meta::named("infra", "edge"), spec: serde_json::from_value(spec.clone()).unwrap() };
-    build(Fleet { deployment: &deployment, uid: "uid", context: &context(), observed: &Observed::default() })
+    build(Fleet { deployment: &deployment, uid: "uid", context: &context(), observed: &Observed::default(), change: None })
 }
 
 fn of_kind<'o, T: DeserializeOwned>(objects: &'o [Desired], kind: &'o str) -> impl Iterator<Item = T> + 'o {

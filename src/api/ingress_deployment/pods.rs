@@ -19,6 +19,11 @@ pub struct Zone {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: Option<i32>,
+    /// Pods that serve in this zone at least, whatever the operator does, unless somebody drains the whole zone. 0 if
+    /// nothing is said: `rollout.minReady` is about the whole fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub min_ready: Option<i32>,
 }
 
 /// How the number of pods follows the load: a HorizontalPodAutoscaler of each Deployment. Listed zones share

@@ -30,6 +30,44 @@ pub struct Rollout {
     #[serde(default = "progress_deadline_seconds")]
     #[schemars(range(min = 1, max = 86_400))]
     pub progress_deadline_seconds: i32,
+    /// Pods that serve at least, over all zones, whatever the operator does: rollouts, sizes and drains by hand wait for
+    /// that. If nothing is said, what disruptions leave: all but `disruption.maxUnavailable`. Evictions keep to that
+    /// budget only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub min_ready: Option<i32>,
+    /// How a rollout goes from zone to zone. Never are two listed zones changed at a time.
+    #[serde(default)]
+    pub zone_policy: ZonePolicy,
+}
+
+/// How a rollout goes from zone to zone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ZonePolicy {
+    /// The zones that come first, by name; the others follow in the order in which they are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 63)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub order: Vec<String>,
+    /// For how long a zone serves with the new template before the next one begins. `0s` if nothing is said.
+    #[serde(default = "no_pause")]
+    #[x_kube(validation = Rule::new("duration(self) <= duration('24h')").message("at most 24h"))]
+    pub pause_between_zones: Duration,
+    /// Whether a rollout that makes no progress for `progressDeadlineSeconds` is taken back to the template that the
+    /// whole fleet ran last. Else it stops where it is, and says so.
+    #[serde(default)]
+    pub auto_abort: bool,
+}
+
+fn no_pause() -> Duration {
+    Duration::from("0s")
+}
+
+impl Default for ZonePolicy {
+    fn default() -> Self {
+        Self { order: Vec::new(), pause_between_zones: no_pause(), auto_abort: false }
+    }
 }
 
 fn min_ready_seconds() -> i32 {
@@ -47,6 +85,8 @@ impl Default for Rollout {
             max_unavailable: None,
             min_ready_seconds: min_ready_seconds(),
             progress_deadline_seconds: progress_deadline_seconds(),
+            min_ready: None,
+            zone_policy: ZonePolicy::default(),
         }
     }
 }

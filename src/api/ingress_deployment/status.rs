@@ -60,6 +60,9 @@ pub struct IngressDeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub confirmed: Option<String>,
+    /// How far the rollout of the pod template is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
     /// What was found wrong in the objects that the fleet serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diagnostics: Option<Diagnostics>,
@@ -68,6 +71,56 @@ pub struct IngressDeploymentStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// How far the rollout of the pod template is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutStatus {
+    /// `Complete`, `Progressing`, `Waiting`, `Paused`, `Aborted` or `Stalled`; `Frozen` with `spec.paused`.
+    #[schemars(length(max = 16))]
+    pub state: String,
+    /// What it does or waits for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// The template that the spec asks for, by its hash.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub template: String,
+    /// The template that the whole fleet ran last: what a rollout is taken back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub stable: Option<String>,
+    /// The zones in the order in which they are changed; one without a name where none are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 40))]
+    pub zones: Vec<ZoneStatus>,
+    /// The pods that are drained by hand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), inner(length(max = 253)))]
+    pub drained: Vec<String>,
+}
+
+/// How far the rollout of the pod template is in one zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ZoneStatus {
+    /// Its name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// The template that its pods are to have now, by its hash.
+    #[schemars(length(max = 64))]
+    pub template: String,
+    /// How many pods it is to have.
+    pub replicas: i32,
+    /// How many have that template.
+    pub updated: i32,
+    /// How many serve, have confirmed their configuration, and are ready for long enough.
+    pub ready: i32,
+    /// Whether pods may be taken from it now.
+    pub turn: bool,
 }
 
 /// What was found wrong in the objects that a fleet serves.

@@ -10,9 +10,11 @@ const GROUP: Group = Group { api_version: "policy/v1", kind: "PodDisruptionBudge
 pub(super) fn budget(fleet: Fleet<'_>) -> Option<Desired> {
     let spec = &fleet.deployment.spec;
     let names = fleet.names();
-    max_unavailable(spec).map(|pods| {
+    let most = spec.autoscaling.as_ref().map_or(spec.total_replicas(), |autoscaling| autoscaling.max_replicas);
+    // of one pod none can be spared: then nothing is said, as its node has to be drained some day
+    (most >= 2).then(|| {
         let budget = json!({
-            "maxUnavailable": pods,
+            "maxUnavailable": pods(spec),
             "unhealthyPodEvictionPolicy": spec.disruption.unhealthy_pod_eviction_policy.as_str(),
             "selector": {"matchLabels": names.selector()},
         });
@@ -20,10 +22,9 @@ pub(super) fn budget(fleet: Fleet<'_>) -> Option<Desired> {
     })
 }
 
-/// How many pods evictions may take at a time: as said, else one of two or three and a quarter of more. An integer:
-/// Kubernetes would round a share up. `None`: there are not enough pods to spare one.
-fn max_unavailable(spec: &IngressDeploymentSpec) -> Option<i32> {
-    let most = spec.autoscaling.as_ref().map_or(spec.total_replicas(), |autoscaling| autoscaling.max_replicas);
+/// How many pods may be missing at a time, through evictions and through what the operator does: as said, else one of two
+/// or three and a quarter of more. An integer: Kubernetes would round a share up.
+pub(in crate::fleet) fn pods(spec: &IngressDeploymentSpec) -> i32 {
     let quarter = (spec.total_replicas() / 4).max(1);
-    (most >= 2).then(|| spec.disruption.max_unavailable.unwrap_or(quarter).max(1))
+    spec.disruption.max_unavailable.unwrap_or(quarter).max(1)
 }

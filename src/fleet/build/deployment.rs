@@ -1,10 +1,16 @@
 //! The Deployments of a fleet: one for each listed zone, else one.
+//!
+//! One that is there keeps its template, its size and whether it is paused: these are the planner's to change, one
+//! [`Change`] at a time, on the version of the Deployment that it looked at.
 
-use super::{ANNOTATION_TEMPLATE, Desired, Fleet, Group, Ownership, patch, pod};
-use crate::api::{IngressDeploymentSpec, PublishingType, UpgradePolicy};
+use super::in_use::{ANNOTATION_APPLIED, ANNOTATION_DRAINED, ANNOTATION_PREVIOUS, ANNOTATION_TEMPLATE, ANNOTATION_TURN, Applied, InUse};
+use super::template::Wanted;
+use super::{Desired, Fleet, Group, Ownership, budget};
+use crate::api::{IngressDeploymentSpec, IntOrPercent, PublishingType};
+use crate::fleet::rollout::{Change, Template};
 use crate::fleet::{ZoneSize, replicas};
 use crate::report::Diagnostic;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const GROUP: Group = Group { api_version: "apps/v1", kind: "Deployment", plural: "deployments" };
 /// Former templates that Kubernetes keeps for `kubectl rollout undo`.
@@ -12,11 +18,18 @@ const HISTORY: i32 = 3;
 
 pub(super) fn deployments(fleet: Fleet<'_>) -> Result<Vec<Desired>, Vec<Diagnostic>> {
     let spec = &fleet.deployment.spec;
-    zones(spec, spec.total_replicas()).into_iter().map(|(zone, size)| deployment(fleet, zone, size)).collect()
+    let wanted = Wanted::of(fleet)?;
+    let listed = zones(spec, spec.total_replicas());
+    let is_listed = |zone: Option<&str>| listed.iter().any(|(listed, _)| *listed == zone);
+    let left = fleet.observed.deployments.values().filter(|in_use| !in_use.is_empty).map(|in_use| in_use.zone.as_deref());
+    let left = left.filter(|zone| !is_listed(*zone));
+    // one that is listed no more stays until the planner has emptied it
+    let all: Vec<(Option<&str>, i32)> = listed.iter().copied().chain(left.map(|zone| (zone, 0))).collect();
+    all.into_iter().map(|(zone, size)| deployment(fleet, &wanted, zone, size)).collect()
 }
 
 /// The Deployments of a fleet by zone, each with its share of `total` pods (or what the zone says itself).
-pub(super) fn zones(spec: &IngressDeploymentSpec, total: i32) -> Vec<(Option<&str>, i32)> {
+pub(in crate::fleet) fn zones(spec: &IngressDeploymentSpec, total: i32) -> Vec<(Option<&str>, i32)> {
     if spec.zones.is_empty() {
         return vec![(None, total)];
     }
@@ -28,27 +41,45 @@ pub(super) fn zones(spec: &IngressDeploymentSpec, total: i32) -> Vec<(Option<&st
     spec.zones.iter().map(|zone| (Some(zone.name.as_str()), i32::try_from(count(&zone.name)).unwrap_or(i32::MAX))).collect()
 }
 
-fn deployment(fleet: Fleet<'_>, zone: Option<&str>, size: i32) -> Result<Desired, Vec<Diagnostic>> {
+fn deployment(fleet: Fleet<'_>, wanted: &Wanted, zone: Option<&str>, size: i32) -> Result<Desired, Vec<Diagnostic>> {
+    let name = fleet.names().deployment(zone);
+    let in_use = fleet.observed.deployments.get(&name);
+    let mut state = match in_use {
+        Some(in_use) => in_use.clone(),
+        None => InUse { replicas: size, ..InUse::fresh(wanted.in_zone(fleet, zone)?) },
+    };
+    let change = fleet.change.filter(|(changed, _)| *changed == zone).map(|(_, change)| change);
+    if let Some(change) = change {
+        state.change(fleet, wanted, zone, change)?;
+    }
+    let spec = body(fleet, zone, size, &state);
+    let rest = json!({"metadata": {"annotations": state.annotations()}, "spec": spec});
+    let only_if = in_use.and_then(|in_use| in_use.version.clone());
+    Ok(Desired { only_if, ..fleet.namespaced(GROUP, &name, Ownership::Labelled, &rest) })
+}
+
+fn body(fleet: Fleet<'_>, zone: Option<&str>, size: i32, state: &InUse) -> Value {
     let spec = &fleet.deployment.spec;
-    let names = fleet.names();
-    let name = names.deployment(zone);
-    let (template, made_from) = template(fleet, zone, &name)?;
     let mut body = json!({
         "minReadySeconds": spec.rollout.min_ready_seconds,
         "progressDeadlineSeconds": spec.rollout.progress_deadline_seconds,
         "revisionHistoryLimit": HISTORY,
-        "selector": {"matchLabels": names.deployment_selector(zone)},
+        "selector": {"matchLabels": fleet.names().deployment_selector(zone)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling_update(spec, size)},
-        "template": template,
+        "template": state.applied.body,
     });
-    if spec.autoscaling.is_none() {
-        body["replicas"] = json!(size);
+    // an autoscaler counts the pods of the zones that are listed
+    if spec.autoscaling.is_none() || size == 0 {
+        body["replicas"] = json!(state.replicas);
     }
-    let rest = json!({"metadata": {"annotations": {ANNOTATION_TEMPLATE: made_from}}, "spec": body});
-    Ok(fleet.namespaced(GROUP, &name, Ownership::Labelled, &rest))
+    if state.paused {
+        body["paused"] = json!(true);
+    }
+    body
 }
 
 /// New pods serve before old ones go; where nothing may be added, a quarter is missing for a while, and at least one.
+/// Never more than evictions may take: rollouts and evictions have one budget.
 fn rolling_update(spec: &IngressDeploymentSpec, size: i32) -> Value {
     let on_hosts = spec.publishing.kind == PublishingType::HostNetwork;
     let surge = match &spec.rollout.max_surge {
@@ -56,30 +87,79 @@ fn rolling_update(spec: &IngressDeploymentSpec, size: i32) -> Value {
         None if on_hosts => json!(0),
         None => json!("25%"),
     };
-    let none_added = on_hosts || spec.rollout.max_surge.as_ref().is_some_and(crate::api::IntOrPercent::is_zero);
+    let none_added = on_hosts || spec.rollout.max_surge.as_ref().is_some_and(IntOrPercent::is_zero);
     let unavailable = match &spec.rollout.max_unavailable {
-        Some(unavailable) if !(none_added && unavailable.is_zero()) => json!(unavailable),
-        _ if none_added => json!((size / 4).max(1)),
-        _ => json!(0),
+        Some(unavailable) if !(none_added && unavailable.is_zero()) => unavailable.of(size, false).unwrap_or(0),
+        _ if none_added => (size / 4).max(1),
+        _ => 0,
     };
-    json!({"maxSurge": surge, "maxUnavailable": unavailable})
+    let least = i32::from(none_added);
+    json!({"maxSurge": surge, "maxUnavailable": unavailable.min(budget::pods(spec)).max(least)})
 }
 
-/// The pod template, and what it was made from.
-///
-/// Images that follow the operator, and the size of the volume, stay what they are in the Deployment `name` as long as
-/// nothing else of the template changes: an upgrade of the operator replaces no pod, unless the fleet asks for that and
-/// it is its turn.
-fn template(fleet: Fleet<'_>, zone: Option<&str>, name: &str) -> Result<(Value, String), Vec<Diagnostic>> {
-    let spec = &fleet.deployment.spec;
-    let plain = patch::patched(fleet, pod::template(fleet, zone, &pod::Images::NONE, 0))?;
-    let made_from = json!([plain, spec.haproxy_version, spec.image]).to_string();
-    let made_from = blake3::hash(made_from.as_bytes()).to_hex()[..16].to_owned();
-    let in_use = fleet.observed.deployments.get(name);
-    let unchanged = in_use.filter(|in_use| in_use.template.as_deref() == Some(&made_from));
-    let take_new = spec.upgrade_policy == UpgradePolicy::Automatic && fleet.context.upgrade_turn;
-    let images = pod::Images::of(fleet, unchanged.filter(|_| !take_new));
-    let volume = pod::run_volume_bytes(fleet.observed.bundle_bytes, unchanged.and_then(|in_use| in_use.run_volume));
-    let template = patch::patched(fleet, pod::template(fleet, zone, &images, volume))?;
-    Ok((template, made_from))
+impl InUse {
+    fn fresh(applied: Applied) -> Self {
+        Self {
+            zone: None,
+            version: None,
+            applied,
+            previous: None,
+            paused: false,
+            turn: false,
+            drained: std::collections::BTreeSet::new(),
+            replicas: 0,
+            is_empty: false,
+            operator_image: None,
+            haproxy_image: None,
+            run_volume: None,
+        }
+    }
+
+    fn annotations(&self) -> Value {
+        let mut annotations = Map::new();
+        let mut put = |name: &str, value: String| _ = annotations.insert(name.to_owned(), value.into());
+        put(ANNOTATION_TEMPLATE, self.applied.template.to_string());
+        put(ANNOTATION_APPLIED, self.applied.write());
+        if let Some(previous) = &self.previous {
+            put(ANNOTATION_PREVIOUS, previous.write());
+        }
+        if self.turn {
+            put(ANNOTATION_TURN, "true".to_owned());
+        }
+        if !self.drained.is_empty() {
+            put(ANNOTATION_DRAINED, self.drained.iter().map(String::as_str).collect::<Vec<_>>().join(","));
+        }
+        annotations.into()
+    }
+
+    fn change(&mut self, fleet: Fleet<'_>, wanted: &Wanted, zone: Option<&str>, change: &Change) -> Result<(), Vec<Diagnostic>> {
+        match change {
+            Change::TakeTurn => self.turn = true,
+            Change::EndTurn => self.turn = false,
+            Change::Resume => self.paused = false,
+            Change::Pause => self.paused = true,
+            Change::Scale(pods) => self.replicas = i32::try_from(*pods).unwrap_or(i32::MAX),
+            Change::Drain(pod) => _ = self.drained.insert(pod.to_string()),
+            Change::Undrain(pod) => _ = self.drained.remove(&**pod),
+            Change::Template(template) => {
+                if let Some(next) = self.next(fleet, wanted, zone, template)? {
+                    let before = std::mem::replace(&mut self.applied, next);
+                    // what the whole fleet ran last is what it can go back to
+                    if fleet.verbs().stable.as_deref() == Some(&*before.template.0) {
+                        self.previous = Some(before);
+                    }
+                    self.paused = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The template of that name, if there is one.
+    fn next(&self, fleet: Fleet<'_>, wanted: &Wanted, zone: Option<&str>, template: &Template) -> Result<Option<Applied>, Vec<Diagnostic>> {
+        if wanted.template == *template {
+            return wanted.in_zone(fleet, zone).map(Some);
+        }
+        Ok(self.previous.clone().filter(|previous| previous.template == *template))
+    }
 }

@@ -4,10 +4,11 @@
 //! the fields that are ours, no others, so that what other people and controllers write stays.
 
 mod autoscaler;
-mod budget;
+pub(super) mod budget;
 mod config_map;
-mod deployment;
+pub(super) mod deployment;
 mod guard;
+mod in_use;
 mod ingress_class;
 mod names;
 mod network_policy;
@@ -18,11 +19,14 @@ mod restricted;
 mod secret;
 mod service;
 mod service_account;
+mod template;
 
+pub use in_use::{ANNOTATION_DRAINED, ANNOTATION_TEMPLATE, ANNOTATION_TURN, Applied, InUse};
 pub use names::{COMPONENT, LABEL_FLEET, LABEL_FLEET_NAMESPACE, LABEL_ZONE, Names, selector_text};
 pub use pod::{AGENT, HAPROXY, INSTALL};
 
-use crate::api::{HaproxyLine, IngressDeployment, PublishingType};
+use super::rollout::{Change, Template};
+use crate::api::{HaproxyLine, IngressDeployment, PublishingType, Verbs};
 use crate::report::{Diagnostic, Kind, ObjectRef, PrivateBytes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -30,9 +34,6 @@ use std::fmt;
 
 /// What says `controller` in the `IngressClass` of a fleet.
 pub const CONTROLLER: &str = "haproxy-fleet.dev/ingress";
-/// Annotation of a Deployment: what its pod template was made from, but for images that follow the operator.
-pub const ANNOTATION_TEMPLATE: &str = "haproxy-fleet.dev/template";
-
 /// Annotation of the Secret with keys: since when those of tickets are what they are (RFC 3339).
 pub const ANNOTATION_TICKETS_SINCE: &str = "haproxy-fleet.dev/tickets-since";
 
@@ -53,6 +54,8 @@ pub struct Desired {
     pub body: Value,
     /// How it hangs together with the fleet.
     pub ownership: Ownership,
+    /// The `resourceVersion` on which it was decided, if nothing else may be changed.
+    pub only_if: Option<String>,
 }
 
 /// How an object hangs together with its fleet.
@@ -65,9 +68,12 @@ pub enum Ownership {
 }
 
 impl Desired {
-    /// The body without what must stay private: for people and for reviews.
+    /// The body without what must stay private and what is there twice: for people and for reviews.
     pub fn redacted(&self) -> Value {
         let mut body = self.body.clone();
+        if let Some(annotations) = body["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(in_use::ANNOTATION_APPLIED);
+        }
         if self.kind == "Secret" {
             for value in body["data"].as_object_mut().into_iter().flat_map(|data| data.values_mut()) {
                 *value = json!("[redacted]");
@@ -115,7 +121,7 @@ pub struct Context {
 pub struct Observed {
     /// Services of the fleet's namespace that have a name of ours.
     pub services: BTreeMap<String, ObservedService>,
-    /// What the Deployments of the fleet run, by name.
+    /// What the Deployments of the fleet are and have, by name.
     pub deployments: BTreeMap<String, InUse>,
     /// Bytes of all that HAProxy reads: the bundle's size.
     pub bundle_bytes: u64,
@@ -145,34 +151,6 @@ impl ObservedService {
     }
 }
 
-/// What the pods of a Deployment are made of.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InUse {
-    /// The annotation [`ANNOTATION_TEMPLATE`].
-    pub template: Option<String>,
-    /// The image that brings the agent.
-    pub operator_image: Option<String>,
-    /// The image of HAProxy.
-    pub haproxy_image: Option<String>,
-    /// Bytes that the volume takes in which HAProxy's files are.
-    pub run_volume: Option<u64>,
-}
-
-impl InUse {
-    /// What matters of a Deployment as the API server gives it.
-    pub fn of(deployment: &Value) -> Self {
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let spec = &deployment["spec"]["template"]["spec"];
-        let named = |list: &str, name: &str| spec[list].as_array().into_iter().flatten().find(|item| item["name"] == name).cloned();
-        Self {
-            template: text(&deployment["metadata"]["annotations"][ANNOTATION_TEMPLATE]),
-            operator_image: named("initContainers", INSTALL).and_then(|container| text(&container["image"])),
-            haproxy_image: named("containers", HAPROXY).and_then(|container| text(&container["image"])),
-            run_volume: named("volumes", pod::RUN).and_then(|volume| pod::volume_bytes(volume["emptyDir"]["sizeLimit"].as_str()?)),
-        }
-    }
-}
-
 /// A fleet whose objects are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Fleet<'a> {
@@ -184,12 +162,19 @@ pub struct Fleet<'a> {
     pub context: &'a Context,
     /// What is there already.
     pub observed: &'a Observed,
+    /// What is to be done to the Deployment of a zone. The others keep template and size.
+    pub change: Option<(Option<&'a str>, &'a Change)>,
 }
 
 impl Fleet<'_> {
     fn object(&self) -> ObjectRef {
         let meta = &self.deployment.meta;
         ObjectRef::new(Kind::IngressDeployment, meta.namespace.clone(), meta.name.clone())
+    }
+
+    /// How people steer it.
+    pub fn verbs(&self) -> Verbs {
+        Verbs::of(&self.deployment.meta.annotations, &self.object())
     }
 
     fn names(&self) -> Names<'_> {
@@ -234,8 +219,18 @@ impl Group {
             name: name.to_owned(),
             body,
             ownership,
+            only_if: None,
         }
     }
+}
+
+/// The pod template that `fleet` asks for.
+///
+/// # Errors
+///
+/// What of the spec cannot be done.
+pub fn wanted_template(fleet: Fleet<'_>) -> Result<Template, Vec<Diagnostic>> {
+    template::Wanted::of(fleet).map(|wanted| wanted.template)
 }
 
 /// The objects that `fleet` asks for, in an order in which they can be applied: what pods need comes before pods.

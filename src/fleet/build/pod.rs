@@ -58,9 +58,6 @@ pub(super) struct Images {
 }
 
 impl Images {
-    /// None: for what a template is made from.
-    pub(super) const NONE: Self = Self { operator: String::new(), haproxy: String::new() };
-
     /// Those of the spec, else those in use, else those of the operator.
     pub(super) fn of(fleet: Fleet<'_>, in_use: Option<&InUse>) -> Self {
         let spec = &fleet.deployment.spec;

@@ -26,7 +26,23 @@ fn fleet(mut spec: Value) -> IngressDeployment {
 }
 
 fn built(deployment: &IngressDeployment, context: &Context, observed: &Observed) -> Result<Vec<Desired>, Vec<Diagnostic>> {
-    build(Fleet { deployment, uid: "uid-1", context, observed })
+    build(Fleet { deployment, uid: "uid-1", context, observed, change: None })
+}
+
+/// The objects after every zone got the template that is asked for, if that is another one.
+fn rolled(deployment: &IngressDeployment, context: &Context, observed: &Observed) -> Vec<Desired> {
+    let fleet = Fleet { deployment, uid: "uid-1", context, observed, change: None };
+    let wanted = Change::Template(wanted_template(fleet).unwrap());
+    let mut objects = build(fleet).unwrap();
+    for in_use in observed.deployments.values().filter(|in_use| Change::Template(in_use.applied.template.clone()) != wanted) {
+        let zone = in_use.zone.as_deref();
+        let changed = build(Fleet { change: Some((zone, &wanted)), ..fleet }).unwrap();
+        let name = fleet.names().deployment(zone);
+        let is_it = |object: &Desired| object.kind == "Deployment" && object.name == name;
+        let at = objects.iter().position(is_it).unwrap();
+        objects[at] = changed.into_iter().find(is_it).unwrap();
+    }
+    objects
 }
 
 fn objects(spec: Value) -> Vec<Desired> {
@@ -79,7 +95,7 @@ fn a_new_operator_replaces_no_pod() {
         upgrade_turn: true,
         ..context()
     };
-    let after = built(&deployment, &newer, &running(&before)).unwrap();
+    let after = rolled(&deployment, &newer, &running(&before));
     assert_eq!(of_kind(&after, "Deployment"), of_kind(&before, "Deployment"));
 }
 
@@ -87,7 +103,7 @@ fn a_new_operator_replaces_no_pod() {
 fn pods_that_are_replaced_anyway_take_what_a_new_operator_brings() {
     let before = objects(json!({}));
     let newer = Context { operator_image: "operator:2".to_owned(), ..context() };
-    let after = built(&fleet(json!({"podLabels": {"a": "b"}})), &newer, &running(&before)).unwrap();
+    let after = rolled(&fleet(json!({"podLabels": {"a": "b"}})), &newer, &running(&before));
     assert_eq!(template(&after)["spec"]["initContainers"][0]["image"], "operator:2");
 }
 
@@ -97,7 +113,7 @@ fn a_fleet_that_asks_for_upgrades_takes_them_when_it_is_its_turn() {
     let before = built(&deployment, &context(), &Observed::default()).unwrap();
     let newer = Context { operator_image: "operator:2".to_owned(), ..context() };
     let image = |context: &Context| {
-        let after = built(&deployment, context, &running(&before)).unwrap();
+        let after = rolled(&deployment, context, &running(&before));
         template(&after)["spec"]["initContainers"][0]["image"].clone()
     };
     assert_eq!(image(&newer), "operator:1");
@@ -105,10 +121,10 @@ fn a_fleet_that_asks_for_upgrades_takes_them_when_it_is_its_turn() {
 }
 
 #[test]
-fn another_release_line_or_image_of_haproxy_is_taken_at_once() {
+fn another_release_line_or_image_of_haproxy_is_another_template() {
     let before = objects(json!({}));
     for (spec, image) in [(json!({"haproxyVersion": "3.2"}), "haproxy:3.2.1"), (json!({"image": "mine:1"}), "mine:1")] {
-        let after = built(&fleet(spec), &context(), &running(&before)).unwrap();
+        let after = rolled(&fleet(spec), &context(), &running(&before));
         let template = template(&after);
         assert_eq!(template["spec"]["containers"][0]["image"], image);
         // `haproxy -c` of the agent is that of the HAProxy that loads it
@@ -119,7 +135,7 @@ fn another_release_line_or_image_of_haproxy_is_taken_at_once() {
 #[test]
 fn pods_stay_while_the_configuration_fits_into_their_memory() {
     let size = |observed: &Observed| {
-        let objects = built(&fleet(json!({})), &context(), observed).unwrap();
+        let objects = rolled(&fleet(json!({})), &context(), observed);
         (template(&objects)["spec"]["volumes"][1]["emptyDir"]["sizeLimit"].clone(), running(&objects))
     };
     let (first, running) = size(&Observed { bundle_bytes: 1 << 20, ..Observed::default() });
@@ -127,6 +143,134 @@ fn pods_stay_while_the_configuration_fits_into_their_memory() {
     let (larger, running) = size(&Observed { bundle_bytes: 90 << 20, ..running });
     let (shrunk, _) = size(&Observed { bundle_bytes: 1 << 20, ..running });
     assert_eq!([first, grown, larger, shrunk], ["64Mi", "64Mi", "512Mi", "512Mi"].map(Value::from));
+}
+
+fn deployment<'o>(objects: &'o [Desired], name: &str) -> &'o Value {
+    &of_kind(objects, "Deployment").into_iter().find(|object| object.name == name).unwrap().body
+}
+
+/// The Deployments of `observed` after `change` to `zone`.
+fn changed(deployment: &IngressDeployment, observed: &Observed, zone: Option<&str>, change: &Change) -> Vec<Desired> {
+    build(Fleet { deployment, uid: "uid-1", context: &context(), observed, change: Some((zone, change)) }).unwrap()
+}
+
+#[test]
+fn a_deployment_that_is_there_keeps_template_and_size_until_it_is_told_otherwise() {
+    let zones = json!([{"name": "a"}, {"name": "b"}]);
+    let before = objects(json!({"zones": zones, "replicas": 4}));
+    let next = fleet(json!({"zones": zones, "replicas": 6, "podLabels": {"x": "y"}, "rollout": {"minReadySeconds": 7}}));
+    let kept = built(&next, &context(), &running(&before)).unwrap();
+    for name in ["edge-a", "edge-b"] {
+        let (old, new) = (deployment(&before, name), deployment(&kept, name));
+        assert_eq!((&new["spec"]["template"], &new["spec"]["replicas"]), (&old["spec"]["template"], &json!(2)));
+        assert_eq!(new["spec"]["minReadySeconds"], 7, "what replaces no pod counts at once");
+    }
+    let wanted =
+        wanted_template(Fleet { deployment: &next, uid: "", context: &context(), observed: &running(&before), change: None }).unwrap();
+    let told = changed(&next, &running(&before), Some("b"), &Change::Template(wanted.clone()));
+    assert_eq!(deployment(&told, "edge-a"), deployment(&kept, "edge-a"));
+    let b = deployment(&told, "edge-b");
+    assert_eq!((&b["spec"]["paused"], &b["spec"]["template"]["metadata"]["labels"]["x"]), (&json!(true), &json!("y")));
+    assert_eq!(b["spec"]["template"]["metadata"]["annotations"][ANNOTATION_TEMPLATE], *wanted.0);
+    assert_eq!(b["metadata"]["annotations"][ANNOTATION_TEMPLATE], *wanted.0);
+    let sized = changed(&next, &running(&told), Some("b"), &Change::Scale(3));
+    assert_eq!(
+        (&deployment(&sized, "edge-b")["spec"]["replicas"], &deployment(&sized, "edge-b")["spec"]["paused"]),
+        (&json!(3), &json!(true))
+    );
+    let resumed = changed(&next, &running(&sized), Some("b"), &Change::Resume);
+    assert!(deployment(&resumed, "edge-b")["spec"].get("paused").is_none());
+}
+
+#[test]
+fn a_zone_goes_back_to_the_very_template_that_the_whole_fleet_ran() {
+    let before = objects(json!({}));
+    let first = deployment(&before, "edge")["spec"]["template"].clone();
+    let stable = InUse::of(deployment(&before, "edge")).applied.template;
+    let steered = |spec: Value| {
+        let mut next = fleet(spec);
+        next.meta.annotations = Pairs::from_iter([("haproxy-fleet.dev/stable", &*stable.0)]);
+        next
+    };
+    // a third template in the middle of a rollout does not make the second one what is gone back to
+    let (second, third) = (steered(json!({"podLabels": {"x": "2"}})), steered(json!({"podLabels": {"x": "3"}})));
+    let on_way = rolled(&second, &context(), &running(&before));
+    let on_way = rolled(&third, &context(), &running(&on_way));
+    assert_eq!(template(&on_way)["metadata"]["labels"]["x"], "3");
+    let back = changed(&third, &running(&on_way), None, &Change::Template(stable));
+    assert_eq!(deployment(&back, "edge")["spec"]["template"], first);
+}
+
+#[test]
+fn a_deployment_that_does_not_say_what_was_applied_keeps_what_it_has() {
+    let mut live = deployment(&objects(json!({})), "edge").clone();
+    live["metadata"]["annotations"] = json!({"haproxy-fleet.dev/applied-template": "{broken"});
+    live["spec"]["template"]["spec"]["dnsPolicy"] = json!("ClusterFirst");
+    let observed = Observed { deployments: BTreeMap::from([("edge".to_owned(), InUse::of(&live))]), ..Observed::default() };
+    let kept = built(&fleet(json!({})), &context(), &observed).unwrap();
+    assert_eq!(deployment(&kept, "edge")["spec"]["template"], live["spec"]["template"]);
+    let replaced = rolled(&fleet(json!({})), &context(), &observed);
+    assert!(template(&replaced)["spec"].get("dnsPolicy").is_none());
+}
+
+#[test]
+fn a_zone_that_is_listed_no_more_stays_until_it_is_empty() {
+    let before = objects(json!({"zones": [{"name": "a"}, {"name": "b"}], "replicas": 4}));
+    let less = fleet(json!({"zones": [{"name": "a"}], "replicas": 4}));
+    let names = |observed: &Observed| -> Vec<String> {
+        let objects = built(&less, &context(), observed).unwrap();
+        of_kind(&objects, "Deployment").iter().map(|object| object.name.clone()).collect()
+    };
+    let mut observed = running(&before);
+    assert_eq!(names(&observed), ["edge-a", "edge-b"]);
+    observed.deployments.get_mut("edge-b").unwrap().is_empty = true;
+    assert_eq!(names(&observed), ["edge-a"]);
+}
+
+#[test]
+fn everything_that_a_template_is_made_from_makes_another_one() {
+    let base = json!({"publishing": {"type": "HostNetwork"}, "rollout": {"maxUnavailable": 1}});
+    let changes = [
+        json!({"haproxyVersion": "3.2"}),
+        json!({"image": "mine:1"}),
+        json!({"nodeSelector": {"a": "b"}}),
+        json!({"tolerations": [{"key": "a"}]}),
+        json!({"affinity": {"podAffinity": {}}}),
+        json!({"topologySpread": {"maxSkew": 3}}),
+        json!({"priorityClassName": "high"}),
+        json!({"resources": {"limits": {"cpu": "1"}}}),
+        json!({"tuning": {"threads": 3}}),
+        json!({"tuning": {"maxConnections": 5000}}),
+        json!({"podLabels": {"a": "b"}}),
+        json!({"podAnnotations": {"a": "b"}}),
+        json!({"podTemplatePatch": [{"op": "add", "path": "/spec/hostname", "value": "x"}]}),
+        json!({"drain": {"timeout": "61s"}}),
+        json!({"drain": {"deregistrationDelay": "1s"}}),
+        json!({"publishing": {"type": "HostNetwork", "hostNetwork": {"httpPort": 81}}}),
+        json!({"publishing": {"type": "Private"}}),
+    ];
+    let before = objects(base.clone());
+    let differs = |change: &Value| {
+        let mut spec = base.clone();
+        json_patch::merge(&mut spec, change);
+        // as if it were new, and as a change of what is there: both have to find it
+        (
+            template(&objects(spec.clone())) != template(&before),
+            template(&rolled(&fleet(spec), &context(), &running(&before))) != template(&before),
+        )
+    };
+    for change in &changes {
+        assert_eq!(differs(change), (true, true), "{change}");
+    }
+    // everything else of a spec replaces no pod
+    for change in [
+        json!({"replicas": 5}),
+        json!({"tuning": {"hardStopAfter": "2h"}}),
+        json!({"disruption": {"maxUnavailable": 1}}),
+        json!({"ports": {"http": 8000}}),
+    ] {
+        assert_eq!(differs(&change), (false, false), "{change}");
+    }
 }
 
 #[test]

@@ -2,8 +2,11 @@
 
 use super::deletion::{Deletion, Step};
 use super::{FINALIZER, FleetState, Settings};
+use crate::api::{ANNOTATION_ABORT, ANNOTATION_STABLE, RolloutStatus};
 use crate::fleet::apply::{Applier, ApplyError, FleetKey, api};
 use crate::fleet::build::Desired;
+use crate::fleet::rollout::Action;
+use crate::fleet::rollout::kubernetes::DELETION_COST;
 use crate::report::Diagnostic;
 use futures::future::BoxFuture;
 use kube::api::{Patch, PatchParams};
@@ -21,6 +24,32 @@ pub struct Seen {
     pub deployments: BTreeMap<String, Value>,
     /// Its Services.
     pub services: BTreeMap<String, Value>,
+    /// Its pods, read after the Deployments.
+    pub pods: BTreeMap<String, Value>,
+}
+
+/// What is to be done to a fleet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Built {
+    /// Its objects, in an order that is safe to apply. Of a fleet that is paused only those that have to be written.
+    pub objects: Vec<Desired>,
+    /// How its rollout goes.
+    pub rollout: Option<Rolling>,
+    /// What was found beside that.
+    pub findings: Vec<Diagnostic>,
+}
+
+/// How a rollout goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rolling {
+    /// What is to be done beside the writes to Deployments, which are in the objects already.
+    pub action: Option<Action>,
+    /// What it does and waits for.
+    pub status: RolloutStatus,
+    /// Whether anything is left to be done, or may be soon.
+    pub is_moving: bool,
+    /// When time alone changes something.
+    pub recheck: Option<Duration>,
 }
 
 /// Why there are no objects: then everything stays as it is.
@@ -34,9 +63,8 @@ pub enum BuildError {
 
 /// What the objects of a fleet are made by.
 pub trait Build: Send + Sync + 'static {
-    /// The objects that `fleet`, an `IngressDeployment` as the API server gives it, asks for, in an order that is safe
-    /// to apply.
-    fn build<'b>(&'b self, fleet: &'b Value, seen: &'b Seen) -> BoxFuture<'b, Result<Vec<Desired>, BuildError>>;
+    /// What `fleet`, an `IngressDeployment` as the API server gives it, asks for.
+    fn build<'b>(&'b self, fleet: &'b Value, seen: &'b Seen) -> BoxFuture<'b, Result<Built, BuildError>>;
 }
 
 /// What says whether clients have been led away from a fleet that is deleted.
@@ -68,6 +96,9 @@ pub(super) struct Outcome {
     refused: Vec<Diagnostic>,
     problems: Vec<Diagnostic>,
     deletion: Option<Step>,
+    rollout: Option<RolloutStatus>,
+    /// Whether pods that come and go are to be looked at: its rollout goes on.
+    pub(super) is_moving: bool,
     /// When to look again, if before the next resync.
     pub(super) again: Option<Duration>,
 }
@@ -79,6 +110,7 @@ impl Outcome {
         state.refused = self.refused;
         state.problems = self.problems;
         state.deletion = self.deletion;
+        state.rollout = self.rollout;
         state.failure = None;
     }
 }
@@ -121,26 +153,65 @@ impl Looker {
         if !fleet["metadata"]["deletionTimestamp"].is_null() {
             return self.take_down(&fleet, outcome).await;
         }
-        if outcome.paused {
-            return Ok(Look::Done(outcome));
-        }
         match self.build.build(&fleet, &self.seen().await?).await {
+            // whatever is asked for counts once the pause is over
+            Err(_) if outcome.paused => {}
             Err(BuildError::Wait(why)) => return Ok(Look::Waits(why)),
             Err(BuildError::Refused(refused)) => {
                 outcome.refused = refused;
                 outcome.again = Some(REFUSED);
             }
-            Ok(desired) => {
+            Ok(built) => {
                 if !has_finalizer(&fleet) && !self.hold(&fleet).await? {
                     outcome.again = Some(SOON);
                     return Ok(Look::Done(outcome));
                 }
-                let applied = self.applier.apply(&desired).await?;
-                outcome.problems = applied.problems;
-                outcome.again = applied.waits.then_some(SOON);
+                self.bring_about(&fleet, built, &mut outcome).await?;
             }
         }
         Ok(Look::Done(outcome))
+    }
+
+    async fn bring_about(&mut self, fleet: &Value, built: Built, outcome: &mut Outcome) -> Result<(), ApplyError> {
+        let applied = if outcome.paused { self.applier.write(&built.objects).await? } else { self.applier.apply(&built.objects).await? };
+        let mut again = applied.waits.then_some(SOON);
+        outcome.problems = applied.problems;
+        outcome.problems.extend(built.findings);
+        if let Some(rolling) = built.rollout {
+            if let Some(action) = &rolling.action {
+                self.act(fleet, action).await?;
+            }
+            let soon = rolling.is_moving.then_some(SOON);
+            again = [again, soon, rolling.recheck].into_iter().flatten().min();
+            outcome.is_moving = rolling.is_moving;
+            outcome.rollout = Some(rolling.status);
+        }
+        outcome.again = again;
+        Ok(())
+    }
+
+    /// Carries out what the planner wants beside the writes to Deployments. What changed meanwhile is looked at again.
+    async fn act(&self, fleet: &Value, action: &Action) -> Result<(), ApplyError> {
+        let annotate = |name: &str, value: &str| json!({"metadata": {"annotations": {name: value}}});
+        match action {
+            Action::Zone(..) => {}
+            Action::Settle(template) => _ = self.change(fleet, annotate(ANNOTATION_STABLE, &template.0), "rollout").await?,
+            Action::Abort(template) => _ = self.change(fleet, annotate(ANNOTATION_ABORT, &template.0), "rollout").await?,
+            Action::DeletionCost(pod, cost) => self.mark(pod, *cost).await?,
+        }
+        Ok(())
+    }
+
+    /// Says how readily a pod goes when there are to be fewer.
+    async fn mark(&self, pod: &str, cost: i32) -> Result<(), ApplyError> {
+        let change = json!({"metadata": {"annotations": {DELETION_COST: (cost != 0).then(|| cost.to_string())}}});
+        let parameters = PatchParams { field_manager: Some("haproxy-fleet-rollout".to_owned()), ..PatchParams::default() };
+        let api = api(&self.client, "v1", "Pod", "pods", Some(&self.fleet.namespace));
+        match api.patch(pod, &parameters, &Patch::Merge(&change)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(ApplyError::new("patch", "Pod", pod, error)),
+        }
     }
 
     async fn seen(&self) -> Result<Seen, ApplyError> {
@@ -150,6 +221,7 @@ impl Looker {
         Ok(Seen {
             deployments: by_name(self.applier.ours("apps/v1", "Deployment", "deployments", true).await?),
             services: by_name(self.applier.ours("v1", "Service", "services", true).await?),
+            pods: by_name(self.applier.ours("v1", "Pod", "pods", true).await?),
         })
     }
 
@@ -183,10 +255,15 @@ impl Looker {
     }
 
     async fn set_finalizers(&self, fleet: &Value, finalizers: &[String]) -> Result<bool, ApplyError> {
-        let metadata = &fleet["metadata"];
-        let change =
-            json!({"metadata": {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"], "finalizers": finalizers}});
-        let parameters = PatchParams { field_manager: Some("haproxy-fleet-finalizer".to_owned()), ..PatchParams::default() };
+        self.change(fleet, json!({"metadata": {"finalizers": finalizers}}), "finalizer").await
+    }
+
+    /// Changes this very version of the fleet, as the manager of what `part` says. False: it changed meanwhile.
+    async fn change(&self, fleet: &Value, mut change: Value, part: &str) -> Result<bool, ApplyError> {
+        for field in ["resourceVersion", "uid"] {
+            change["metadata"][field] = fleet["metadata"][field].clone();
+        }
+        let parameters = PatchParams { field_manager: Some(format!("haproxy-fleet-{part}")), ..PatchParams::default() };
         let api = fleets(&self.client, &self.fleet.namespace);
         match api.patch(&self.fleet.name, &parameters, &Patch::Merge(&change)).await {
             Ok(_) => Ok(true),

@@ -15,6 +15,7 @@
 //! what they know is, never take pods from two zones at a time.
 
 mod capacity;
+pub mod kubernetes;
 mod observed;
 mod sizes;
 mod step;

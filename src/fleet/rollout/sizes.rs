@@ -22,6 +22,10 @@ impl<'o> Look<'o> {
         }
         let is_alone = pod.asked == Some(Asked::Pod);
         let loss = u32::from(self.counts(pod));
+        let is_last = self.pods().all(|(other, one)| one.name == pod.name && Self::is(other, zone) || !self.counts(one));
+        if loss > 0 && is_last {
+            return Some(why("no other pod serves; `:force` drains it all the same".to_owned()));
+        }
         let budget = self.exceeds_budget(zone, zone.replicas, loss).filter(|_| is_alone);
         budget.or_else(|| self.lacks_spare(zone, loss, is_alone)).map(why)
     }

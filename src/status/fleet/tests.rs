@@ -36,6 +36,7 @@ fn observed<'o>(pods: &'o [Pod], zones: &'o [String]) -> Observed<'o> {
         selector: "haproxy-fleet.dev/fleet=edge",
         haproxy_version: Some("3.4.7"),
         revision: Some("abc"),
+        rollout: None,
         findings: &[],
     }
 }
