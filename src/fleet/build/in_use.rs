@@ -13,7 +13,7 @@ pub const ANNOTATION_TEMPLATE: &str = "haproxy-fleet.dev/template";
 /// Annotation of a Deployment: its pod template as we applied it.
 pub(super) const ANNOTATION_APPLIED: &str = "haproxy-fleet.dev/applied-template";
 /// Annotation of a Deployment: the pod template that the whole fleet ran before, to go back to.
-pub(super) const ANNOTATION_PREVIOUS: &str = "haproxy-fleet.dev/previous-template";
+pub const ANNOTATION_PREVIOUS: &str = "haproxy-fleet.dev/previous-template";
 /// Annotation of a Deployment: whether pods may be taken from its zone now.
 pub const ANNOTATION_TURN: &str = "haproxy-fleet.dev/turn";
 /// Annotation of a Deployment: the pods that are drained by hand, with commas between them.

@@ -21,7 +21,7 @@ mod service;
 mod service_account;
 mod template;
 
-pub use in_use::{ANNOTATION_DRAINED, ANNOTATION_TEMPLATE, ANNOTATION_TURN, Applied, InUse};
+pub use in_use::{ANNOTATION_DRAINED, ANNOTATION_PREVIOUS, ANNOTATION_TEMPLATE, ANNOTATION_TURN, Applied, InUse};
 pub use names::{COMPONENT, LABEL_FLEET, LABEL_FLEET_NAMESPACE, LABEL_ZONE, Names, selector_text};
 pub use pod::{AGENT, HAPROXY, INSTALL};
 
@@ -71,7 +71,7 @@ impl Desired {
     /// The body without what must stay private and what is there twice: for people and for reviews.
     pub fn redacted(&self) -> Value {
         let mut body = self.body.clone();
-        if let Some(annotations) = body["metadata"]["annotations"].as_object_mut() {
+        if let Some(annotations) = body.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
             annotations.remove(in_use::ANNOTATION_APPLIED);
         }
         if self.kind == "Secret" {

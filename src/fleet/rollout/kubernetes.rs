@@ -263,3 +263,240 @@ pub fn is_moving(observed: &Observed, decision: &Decision) -> bool {
         |zone: &Zone| count(zone.staying().filter(|pod| pod.may_count())) >= zone.replicas && zone.pods.iter().all(|pod| !pod.ends());
     decision.action.is_some() || decision.reasons.iter().any(|reason| reason.why != Why::AsAsked) || !observed.zones.iter().all(is_whole)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::api::{Meta, Pairs};
+    use crate::fleet::rollout::step;
+    use crate::report::Kind;
+    use serde_json::json;
+
+    const NOW: &str = "2026-01-31T12:00:00Z";
+
+    /// What the API server shows of a Deployment whose pods are all as they should be.
+    fn deployment(zone: &str, template: &str, replicas: u32) -> (String, Value) {
+        let applied = json!({"template": template, "madeFrom": "m", "body": {"spec": {}}}).to_string();
+        let name = if zone.is_empty() { "edge".to_owned() } else { format!("edge-{zone}") };
+        let object = json!({
+            "metadata": {"name": name, "generation": 3, "resourceVersion": "7", "annotations": {
+                "haproxy-fleet.dev/applied-template": applied, "haproxy-fleet.dev/template": template,
+            }},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {LABEL_ZONE: zone}},
+                "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}},
+            "status": {"observedGeneration": 3, "replicas": replicas, "availableReplicas": replicas, "conditions": [
+                {"type": "Available", "status": "True"},
+                {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable", "lastUpdateTime": "2026-01-31T11:00:00Z"},
+            ]},
+        });
+        (name, object)
+    }
+
+    fn pod(name: &str, zone: &str, template: &str) -> (String, Value) {
+        let object = json!({
+            "metadata": {"name": name, "labels": {LABEL_ZONE: zone, NODE_ZONE: zone}, "annotations": {ANNOTATION_TEMPLATE: template},
+                "creationTimestamp": "2026-01-31T10:00:00Z"},
+            "spec": {"nodeName": format!("node-{zone}")},
+            "status": {"phase": "Running", "conditions": [
+                {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T10:01:00Z"},
+            ]},
+        });
+        (name.to_owned(), object)
+    }
+
+    struct World {
+        fleet: IngressDeployment,
+        desired: &'static str,
+        deployments: BTreeMap<String, Value>,
+        pods: BTreeMap<String, Value>,
+        agents_known: bool,
+    }
+
+    impl World {
+        /// Two zones of two pods, all with the template `t1`, which the fleet asks for and ran last.
+        fn new() -> Self {
+            let spec = json!({"ingressClassName": "edge", "replicas": 4, "zones": [{"name": "a"}, {"name": "b"}]});
+            let mut world = Self {
+                fleet: IngressDeployment { meta: Meta::named("infra", "edge"), spec: serde_json::from_value(spec).unwrap() },
+                desired: "t1",
+                deployments: ["a", "b"].map(|zone| deployment(zone, "t1", 2)).into(),
+                pods: ["a", "b"].into_iter().flat_map(|zone| [0, 1].map(|n| pod(&format!("{zone}{n}"), zone, "t1"))).collect(),
+                agents_known: true,
+            };
+            world.annotate(&[]);
+            world
+        }
+
+        fn annotate(&mut self, annotations: &[(&str, &str)]) {
+            let stable = (crate::api::ANNOTATION_STABLE, "t1");
+            self.fleet.meta.annotations = annotations.iter().copied().chain([stable]).collect::<Pairs>();
+        }
+
+        fn observed(&self) -> Observed {
+            let verbs = Verbs::of(&self.fleet.meta.annotations, &object());
+            let said = |_: &str| Said { confirmed: true, connections: 5 };
+            observe(&Facts {
+                fleet: &self.fleet,
+                verbs: &verbs,
+                desired: &template(self.desired),
+                deployments: &self.deployments,
+                pods: &self.pods,
+                said: &said,
+                agents_known: self.agents_known,
+                now: NOW.parse().unwrap(),
+            })
+        }
+
+        /// The state and the message that the status tells.
+        fn told(&self) -> (String, String) {
+            let (observed, now) = (self.observed(), NOW.parse().unwrap());
+            let status = describe(&observed, &step(&observed, now), now);
+            (status.state, status.message)
+        }
+    }
+
+    fn object() -> ObjectRef {
+        ObjectRef::new(Kind::IngressDeployment, "infra", "edge")
+    }
+
+    #[test]
+    fn a_fleet_as_asked_has_nothing_to_do_and_is_not_looked_at_again_for_it() {
+        let world = World::new();
+        let (observed, now) = (world.observed(), NOW.parse().unwrap());
+        let decision = step(&observed, now);
+        assert_eq!(decision.action, None, "{decision:?}");
+        assert!(!is_moving(&observed, &decision));
+        assert_eq!(world.told(), ("Complete".to_owned(), "all zones run the desired template".to_owned()));
+        let status = describe(&observed, &decision, now);
+        let zones: Vec<(&str, i32, i32, i32)> =
+            status.zones.iter().map(|zone| (&*zone.name, zone.replicas, zone.updated, zone.ready)).collect();
+        assert_eq!(zones, [("a", 2, 2, 2), ("b", 2, 2, 2)]);
+        assert_eq!((status.template.as_str(), status.stable.as_deref()), ("t1", Some("t1")));
+    }
+
+    #[test]
+    fn zones_are_changed_in_the_order_that_the_spec_says() {
+        let mut world = World::new();
+        world.fleet.spec.rollout.zone_policy.order = vec!["b".to_owned()];
+        let names = |world: &World| world.observed().zones.iter().map(|zone| zone.name.as_deref().unwrap().to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(&world), ["b", "a"]);
+        // one that is listed no more comes last, and is to be emptied
+        world.fleet.spec.zones.remove(0);
+        world.fleet.spec.rollout.zone_policy.order.clear();
+        assert_eq!(names(&world), ["b", "a"]);
+        assert_eq!(world.observed().zones[1].wanted, Some(0));
+    }
+
+    #[test]
+    fn nothing_is_decided_before_agents_could_speak_or_while_a_zone_has_no_deployment() {
+        let mut world = World::new();
+        assert!(world.observed().synced);
+        world.agents_known = false;
+        assert!(!world.observed().synced);
+        world.agents_known = true;
+        world.deployments.remove("edge-b");
+        assert!(!world.observed().synced);
+    }
+
+    #[test]
+    fn what_serves_at_least_is_what_disruptions_leave_unless_it_is_said() {
+        let mut world = World::new();
+        assert_eq!((world.observed().min_ready, world.observed().budget), (3, 1));
+        world.fleet.spec.rollout.min_ready = Some(1);
+        world.fleet.spec.disruption.max_unavailable = Some(2);
+        world.fleet.spec.zones[1].min_ready = Some(2);
+        let observed = world.observed();
+        assert_eq!((observed.min_ready, observed.budget, observed.zones[0].min_ready, observed.zones[1].min_ready), (1, 2, 0, 2));
+    }
+
+    #[test]
+    fn a_pod_that_is_going_or_that_has_ended_is_no_capacity() {
+        let mut world = World::new();
+        let state = |world: &World, name: &str| {
+            world
+                .observed()
+                .zones
+                .iter()
+                .flat_map(|zone| zone.pods.clone())
+                .find(|pod| &*pod.name == name)
+                .map(|pod| (pod.state, pod.node_lost))
+        };
+        let since = "2026-01-31T10:01:00Z".parse().unwrap();
+        assert_eq!(state(&world, "a0"), Some((PodState::Ready(since), false)));
+        world.pods.get_mut("a0").unwrap()["status"]["conditions"][0]["status"] = json!("False");
+        assert_eq!(state(&world, "a0"), Some((PodState::NotReady(since), false)));
+        world.pods.get_mut("a0").unwrap()["metadata"]["deletionTimestamp"] = json!("2026-01-31T12:01:00Z");
+        assert_eq!(state(&world, "a0"), Some((PodState::Ending, false)));
+        world.pods.get_mut("a0").unwrap()["metadata"]["deletionTimestamp"] = json!("2026-01-31T11:58:00Z");
+        assert_eq!(state(&world, "a0"), Some((PodState::Ending, true)), "it is there long after its end: its node is lost");
+        world.pods.get_mut("a1").unwrap()["status"]["phase"] = json!("Failed");
+        assert_eq!(state(&world, "a1"), None);
+    }
+
+    #[test]
+    fn wishes_to_drain_reach_pods_by_name_node_and_zone() {
+        let mut world = World::new();
+        let asked = |world: &World| {
+            let of = |pod: &Pod| pod.asked.map(|asked| (pod.name.to_string(), asked));
+            world.observed().zones.iter().flat_map(|zone| &zone.pods).filter_map(of).collect::<Vec<_>>()
+        };
+        let is = |wishes: &[(&str, Asked)]| wishes.iter().map(|(pod, asked)| ((*pod).to_owned(), *asked)).collect::<Vec<_>>();
+        world.annotate(&[(crate::api::ANNOTATION_DRAIN, "pod/a0")]);
+        assert_eq!(asked(&world), is(&[("a0", Asked::Pod)]));
+        world.annotate(&[(crate::api::ANNOTATION_DRAIN, "node/node-b, pod/b1:force")]);
+        assert_eq!(asked(&world), is(&[("b0", Asked::Pod), ("b1", Asked::Forced)]));
+        world.annotate(&[(crate::api::ANNOTATION_DRAIN, "zone/a,pod/a1")]);
+        assert_eq!(asked(&world), is(&[("a0", Asked::Zone), ("a1", Asked::Zone)]));
+        world.annotate(&[(crate::api::ANNOTATION_DRAIN, "zone/c,pod/x,node/y,zone/a")]);
+        let verbs = Verbs::of(&world.fleet.meta.annotations, &object());
+        let idle: Vec<String> =
+            idle_wishes(&verbs, &world.observed(), &world.pods, &object()).into_iter().map(|found| found.message).collect();
+        assert_eq!(idle, ["pod/x", "node/y", "zone/c"].map(|wish| format!("{wish} is no pod, node or zone of this fleet")));
+    }
+
+    #[test]
+    fn the_last_pod_that_serves_is_drained_by_force_only() {
+        let mut world = World::new();
+        world.fleet.spec.zones.clear();
+        world.fleet.spec.replicas = Some(1);
+        world.deployments = [deployment("", "t1", 1)].into();
+        world.pods = [pod("a0", "", "t1")].into();
+        world.annotate(&[(crate::api::ANNOTATION_DRAIN, "pod/a0")]);
+        let (state, message) = world.told();
+        assert_eq!(state, "Waiting");
+        assert!(message.starts_with("pod a0 is not drained: no other pod serves; `:force`"), "{message}");
+        world.annotate(&[(crate::api::ANNOTATION_DRAIN, "pod/a0:force")]);
+        assert!(world.told().1.contains("drained by force"), "{:?}", world.told());
+    }
+
+    #[test]
+    fn the_state_of_a_rollout_is_told_in_a_word() {
+        let mut world = World::new();
+        world.desired = "t2";
+        assert_eq!(world.told().0, "Progressing");
+        world.annotate(&[(crate::api::ANNOTATION_ROLLOUT, "paused")]);
+        assert_eq!(world.told(), ("Paused".to_owned(), "the rollout is paused".to_owned()));
+        world.annotate(&[(crate::api::ANNOTATION_ABORT, "t2")]);
+        assert_eq!(world.told().0, "Aborted");
+        world.annotate(&[]);
+        world.fleet.spec.paused = true;
+        assert_eq!(world.told().0, "Frozen");
+    }
+
+    #[test]
+    fn a_template_is_given_up_only_where_every_zone_can_go_back() {
+        let mut world = World::new();
+        world.desired = "t2";
+        world.annotate(&[(crate::api::ANNOTATION_ABORT, "t2")]);
+        let set = |world: &mut World, previous: Value| {
+            let (_, mut b) = deployment("b", "t2", 2);
+            b["metadata"]["annotations"][crate::fleet::build::ANNOTATION_PREVIOUS] = previous;
+            world.deployments.insert("edge-b".to_owned(), b);
+        };
+        set(&mut world, Value::Null);
+        assert_eq!(world.observed().stable, None);
+        set(&mut world, json!(json!({"template": "t1", "madeFrom": "m", "body": {"spec": {}}}).to_string()));
+        assert_eq!(world.observed().stable, Some(template("t1")));
+    }
+}
