@@ -10,10 +10,10 @@ use crate::api::crd::IngressDeploymentResource;
 use crate::api::{HaproxyLine, IngressDeployment, Meta, UpgradePolicy};
 use crate::delivery::feed::Agents;
 use crate::fleet::apply::FleetKey;
-use crate::fleet::build::{Context, Fleet, InUse, Names, Observed, ObservedService, build, wanted_template};
-use crate::fleet::controller::{Build, BuildError, Built, FleetState, Rolling, Seen, States, Withdraw};
-use crate::fleet::rollout::kubernetes::{Facts, Said, describe, idle_wishes, is_moving, observe};
-use crate::fleet::rollout::{Action, step};
+use crate::fleet::build::{Context, Fleet, InUse, Names, Observed, ObservedService};
+use crate::fleet::controller::{Build, BuildError, Built, FleetState, Seen, States, Withdraw};
+use crate::fleet::plan::{self, plan};
+use crate::fleet::rollout::kubernetes::Said;
 use crate::model::FleetId;
 use crate::report::{Diagnostic, Kind, ObjectRef, Severity, codes};
 use crate::status::ingress::Ingresses;
@@ -95,43 +95,10 @@ impl Maker {
         let context = self.context(&id, ca_bundle, keys, traffic_distribution);
         let observed = in_cluster(seen, bundle_bytes);
         let fleet = Fleet { deployment: &deployment, uid: &uid, context: &context, observed: &observed, change: None };
-        self.plan(fleet, &id, seen).map_err(BuildError::Refused)
-    }
-
-    /// The objects of `fleet` with what the planner wants to be done next.
-    fn plan(&self, fleet: Fleet<'_>, id: &FleetId, seen: &Seen) -> Result<Built, Vec<Diagnostic>> {
-        let (desired, verbs, now) = (wanted_template(fleet)?, fleet.verbs(), Timestamp::now());
         let (translated, agents) = (self.translated.borrow().clone(), self.agents.borrow().clone());
-        let said = |pod: &str| said(id, pod, &translated, &agents);
-        let facts = Facts {
-            fleet: fleet.deployment,
-            verbs: &verbs,
-            desired: &desired,
-            deployments: &seen.deployments,
-            pods: &seen.pods,
-            said: &said,
-            agents_known: self.leads_since().elapsed() > observed::TO_CONNECT || knows_all(id, seen, &agents),
-            now,
-        };
-        let plan = observe(&facts);
-        let decision = step(&plan, now);
-        let change = match &decision.action {
-            Some(Action::Zone(zone, change)) => Some((zone.as_deref(), change)),
-            _ => None,
-        };
-        let mut objects = build(Fleet { change, ..fleet })?;
-        if plan.frozen {
-            let names = Names { namespace: &id.namespace, fleet: &id.name };
-            let changed = change.map(|(zone, _)| names.deployment(zone));
-            objects.retain(|object| object.kind == "Deployment" && Some(&object.name) == changed.as_ref());
-        }
-        let object = super::stage::object_of(id);
-        let mut findings = verbs.faults.clone();
-        findings.extend(idle_wishes(&verbs, &plan, &seen.pods, &object));
-        let recheck = decision.recheck_at.and_then(|at| at.duration_since(now).try_into().ok());
-        let status = describe(&plan, &decision, now);
-        let rolling = Rolling { is_moving: is_moving(&plan, &decision), status, recheck, action: decision.action };
-        Ok(Built { objects, rollout: Some(rolling), findings })
+        let said = |pod: &str| said(&id, pod, &translated, &agents);
+        let are_known = self.leads_since().elapsed() > observed::TO_CONNECT || knows_all(&id, seen, &agents);
+        plan(fleet, seen, plan::Agents { said: &said, are_known }, Timestamp::now()).map_err(BuildError::Refused)
     }
 
     /// How many bytes the fleet's configuration takes, if it may have the class that it asks for.

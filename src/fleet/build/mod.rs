@@ -167,7 +167,8 @@ pub struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
-    fn object(&self) -> ObjectRef {
+    /// Who it is.
+    pub fn object(&self) -> ObjectRef {
         let meta = &self.deployment.meta;
         ObjectRef::new(Kind::IngressDeployment, meta.namespace.clone(), meta.name.clone())
     }
@@ -177,7 +178,8 @@ impl Fleet<'_> {
         Verbs::of(&self.deployment.meta.annotations, &self.object())
     }
 
-    fn names(&self) -> Names<'_> {
+    /// The names of its objects.
+    pub fn names(&self) -> Names<'_> {
         Names { namespace: &self.deployment.meta.namespace, fleet: &self.deployment.meta.name }
     }
 
