@@ -15,10 +15,12 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// What ran for so long was fine: the next start comes soon.
 const FINE: Duration = Duration::from_secs(60);
 
-/// Runs what `command` makes again and again until a SIGTERM or SIGINT, which it passes on and waits for.
+/// Runs what `command` makes again and again until a SIGTERM, SIGINT or SIGUSR1, which it passes on as SIGTERM and waits for.
+///
+/// SIGUSR1 is the stop signal that HAProxy's image names, and the agent's container is made from that image: the kubelet
+/// ends it by that one, and would kill it at the end of the grace period if it were ignored.
 pub async fn supervise(command: impl Fn() -> Command) -> io::Result<()> {
-    let mut signals =
-        Listening { ended: signal(SignalKind::child())?, stop: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?] };
+    let mut signals = Listening { ended: signal(SignalKind::child())?, stop: Stop::listen()? };
     let mut pause = PAUSES.0;
     loop {
         let started = Instant::now();
@@ -35,26 +37,36 @@ pub async fn supervise(command: impl Fn() -> Command) -> io::Result<()> {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = signals.stop() => return Ok(()),
+            () = signals.stop.told() => return Ok(()),
         }
         pause = (pause * 2).min(PAUSES.1);
     }
 }
 
-struct Listening {
-    ended: Signals,
-    stop: [Signals; 2],
-}
+/// The signals that end it.
+struct Stop([Signals; 3]);
 
-impl Listening {
-    async fn stop(&mut self) {
-        let [terminate, interrupt] = &mut self.stop;
+impl Stop {
+    fn listen() -> io::Result<Self> {
+        Ok(Self([signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::user_defined1())?]))
+    }
+
+    async fn told(&mut self) {
+        let [terminate, interrupt, user_defined1] = &mut self.0;
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            _ = user_defined1.recv() => {}
         }
     }
+}
 
+struct Listening {
+    ended: Signals,
+    stop: Stop,
+}
+
+impl Listening {
     /// Waits for the end of `child`; `true` if it was told to end.
     async fn follow(&mut self, child: &Child) -> bool {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -63,11 +75,9 @@ impl Listening {
             if reap(pid) {
                 return told;
             }
-            let [terminate, interrupt] = &mut self.stop;
             tokio::select! {
                 _ = self.ended.recv() => continue,
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+                () = self.stop.told() => {}
             }
             told = true;
             // it may have ended by itself

@@ -163,6 +163,22 @@ async fn whatever_ends_the_agent_it_comes_back_and_haproxy_does_not_notice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_signal_that_a_container_is_stopped_by_ends_the_agent() {
+    let (_, haproxy) = &haproxies()[0];
+    let a = Origin::start("a").await;
+    let pod = PodOfFleet::new(one(&a)).await;
+    // the agent's container is of HAProxy's image, which names SIGUSR1
+    for signal in [Signal::USR1, Signal::TERM, Signal::INT] {
+        let mut container = pod.agent(haproxy);
+        let agent = container.agent().await;
+        kill_process(Pid::from_child(&container.child), signal).unwrap();
+        let status = eventually(async || container.child.try_wait().unwrap()).await;
+        assert!(status.success(), "{signal:?}: {status}");
+        assert!(!Path::new(&format!("/proc/{}", agent.as_raw_nonzero())).exists(), "{signal:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_is_stopped_as_the_agent_was_told_even_if_it_is_dead() {
     let (_, haproxy) = &haproxies()[0];
     let a = Origin::start("a").await;
