@@ -1,5 +1,6 @@
 //! What suites against a real cluster share: the cluster with the operator in it, namespaces of their own, and clients.
 
+pub mod edge;
 pub mod http;
 pub mod kubectl;
 pub mod operator;

@@ -9,6 +9,7 @@ mod figures;
 mod isolation;
 mod objects;
 mod roles;
+mod rollouts;
 mod serve;
 mod trust;
 mod uninstall;
