@@ -51,7 +51,7 @@ impl Edge {
     /// Makes it, and waits until it answers.
     pub async fn new(setting: &'static Setting, name: &'static str, spec: &Value) -> Outcome<Self> {
         setting.namespace(name).await?;
-        setting.apply(&echo(name, "web", 2)).await?;
+        setting.apply(&echo(name, "web", 3)).await?;
         // its servers are not all taken at a time either
         let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web", "namespace": name},
             "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
@@ -122,19 +122,31 @@ impl Edge {
 
     /// Sends what clients of all kinds send: over kept connections and new ones, what takes time, sockets and downloads.
     pub fn clients(&self, rate: f64) -> Outcome<Handle> {
+        self.send(rate, true)
+    }
+
+    /// The same without what a server's end cuts off: for where servers of the tenant go as well.
+    pub fn clients_of_requests(&self, rate: f64) -> Outcome<Handle> {
+        self.send(rate, false)
+    }
+
+    fn send(&self, rate: f64, lasting: bool) -> Outcome<Handle> {
         let part = |name: &str, share: f64, protocol: Protocol, path: &str, unit: Unit, connections: usize| {
             let target = Target::new(self.address, HOST, path);
             Part { name: name.to_owned(), share, config: Config { protocol, unit, connections, ..Config::new(vec![target]) } }
         };
         let socket = Unit::WebSocket { lasts: Duration::from_secs(5), every: Duration::from_millis(500), stays: Duration::ZERO };
-        let parts = vec![
+        let mut parts = vec![
             part("kept", 58.0, Protocol::Http1KeepAlive, "/", Unit::Request, 16),
             part("new", 29.0, Protocol::Http1Close, "/", Unit::Request, 64),
             part("h2", 10.0, Protocol::Http2, "/", Unit::Request, 4),
             part("slow", 2.0, Protocol::Http1KeepAlive, "/slow?for=2s", Unit::Request, 32),
-            part("sockets", 0.5, Protocol::Http1KeepAlive, "/ws", socket, 64),
-            part("downloads", 0.5, Protocol::Http1Close, "/bytes?n=300000", Unit::Download { bytes_per_second: 60_000 }, 64),
         ];
+        if lasting {
+            let download = Unit::Download { bytes_per_second: 60_000 };
+            parts.push(part("sockets", 0.5, Protocol::Http1KeepAlive, "/ws", socket, 64));
+            parts.push(part("downloads", 0.5, Protocol::Http1Close, "/bytes?n=300000", download, 64));
+        }
         Load::start_mix(Mix { rate, duration: None, parts }).map_err(Failure::new)
     }
 
