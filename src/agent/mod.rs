@@ -10,6 +10,7 @@ mod drain;
 mod drift;
 mod execute;
 pub mod last_good;
+pub mod linger;
 mod pod;
 mod process;
 mod reaper;

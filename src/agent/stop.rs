@@ -125,6 +125,8 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
         return Err(StopError::NotHaproxy { pid, found: String::from_utf8_lossy(&words).replace('\0', " ").trim_end().to_owned() });
     }
     let master = Pid::from_raw(pid).ok_or_else(|| StopError::Signal { pid, source: io::ErrorKind::InvalidInput.into() })?;
+    // the agent has to know how long the pod may take; where nothing can be written it is stopped all the same
+    let _ = times.write(directory);
     let serve_until = began(directory) + times.deregistration;
     let cut_at = serve_until + times.timeout;
     let asking = Asking::start(master_socket(directory));
@@ -244,6 +246,14 @@ fn began(directory: &Path) -> Instant {
     now.checked_sub(age).unwrap_or(now)
 }
 
+/// How much of its time the stop that began in `directory` has left; `None` if none began.
+pub(crate) fn time_left(directory: &Path) -> Option<Duration> {
+    let times = Times::read(directory)?;
+    let began = fs::metadata(directory.join(BEGAN)).and_then(|found| found.modified()).ok()?;
+    let all = times.deregistration + times.timeout;
+    Some(all.saturating_sub(SystemTime::now().duration_since(began).unwrap_or_default()))
+}
+
 /// The master socket in `directory`.
 pub fn master_socket(directory: &Path) -> PathBuf {
     directory.join(MASTER_SOCKET)
@@ -275,6 +285,20 @@ mod tests {
         other.wait().unwrap();
         assert!(error.contains("not haproxy"), "{error}");
         assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_stop_has_the_time_of_its_phases_from_when_it_began() {
+        let directory = tempfile::tempdir().unwrap();
+        let (deregistration, timeout) = (Duration::from_secs(45), Duration::from_secs(60));
+        Times { deregistration, timeout }.write(directory.path()).unwrap();
+        assert_eq!(time_left(directory.path()), None, "none began");
+        began(directory.path());
+        let left = time_left(directory.path()).unwrap();
+        assert!(left <= deregistration + timeout && left > timeout, "{left:?}");
+        let long_ago = SystemTime::now() - Duration::from_secs(100);
+        File::open(directory.path().join(BEGAN)).unwrap().set_modified(long_ago).unwrap();
+        assert!(time_left(directory.path()).unwrap() <= Duration::from_secs(5));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{Error, Exit, Output};
 use crate::agent::room::make_room;
 use crate::agent::stop::{MASTER_SOCKET, Stopped, Times, stop};
-use crate::agent::{Agent, Pod, Settings, supervisor};
+use crate::agent::{Agent, Pod, Settings, linger, supervisor};
 use crate::delivery::client::{self, Follower};
 use crate::model::FleetId;
 use crate::report::PrivateBytes;
@@ -288,7 +288,10 @@ async fn follow(arguments: &RunArguments) -> Result<Exit, Error> {
     let applying = async { while status.changed().await.is_ok() {} };
     let renewing = renew_ticket_keys(&agent, &arguments.keys);
     tokio::select! {
-        _ = terminate.recv() => Ok(Exit::Success),
+        _ = terminate.recv() => {
+            linger::until_all_is_sent(&arguments.directory, &[arguments.http, arguments.https]).await;
+            Ok(Exit::Success)
+        }
         () = follower.ended() => Err(cannot_start("it follows the operator no more")),
         () = applying => Err(cannot_start("it applies nothing any more")),
         () = renewing => Err(cannot_start("it renews no keys any more")),
