@@ -200,7 +200,8 @@ async fn only_by_people_here(ConnectInfo(client): ConnectInfo<SocketAddr>, reque
         return next.run(request).await;
     }
     let error = if is_of_page { "orders are not taken from web pages" } else { "orders are taken from this machine only" };
-    let refusal = Refusal { kind: RefusalKind::Conflict, error: error.to_owned(), help: "give it on this machine by haproxy-fleet".to_owned() };
+    let refusal =
+        Refusal { kind: RefusalKind::Conflict, error: error.to_owned(), help: "give it on this machine by haproxy-fleet".to_owned() };
     (StatusCode::FORBIDDEN, Json(refusal)).into_response()
 }
 

@@ -506,17 +506,12 @@ impl LocalFleet {
         let taken: BTreeSet<IpAddr> = self.replicas.values().filter_map(|replica| replica.address).collect();
         let Some(replica) = self.replicas.get_mut(name) else { return Ok(()) };
         let Some(template) = self.record.rollout.template(&replica.record.template).cloned() else { return Ok(()) };
-        let address = match replica.address {
-            Some(address) => address,
-            None => {
-                let ports: Vec<u16> = template.ports.values().copied().collect();
-                addresses.replica(&replica.purpose, &ports, &taken).map_err(io_error("no address for a replica"))?
-            }
-        };
+        let ports: Vec<u16> = template.ports.values().copied().collect();
+        let given = || addresses.replica(&replica.purpose, &ports, &taken).map_err(io_error("no address for a replica"));
+        let address = replica.address.map_or_else(given, Ok)?;
         replica.address = Some(address);
         self.attempts += 1;
-        let (attempt, id, environment, outcomes) =
-            (self.attempts, self.id.clone(), self.environment.clone(), self.outcomes.0.clone());
+        let (attempt, id, environment, outcomes) = (self.attempts, self.id.clone(), self.environment.clone(), self.outcomes.0.clone());
         let (name, directory, purpose) = (name.clone(), replica.directory.clone(), replica.purpose.clone());
         let start = self.tasks.spawn(async move {
             let started = start_replica(&environment, &id, &name, &template, (directory, &purpose), address).await;

@@ -24,6 +24,7 @@ use crate::status::json::{self, Status};
 use crate::telemetry::Metrics;
 use crate::translate;
 use crate::world::Object;
+use k8s_openapi::jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,7 +34,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
-use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch as latest};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -480,13 +480,12 @@ impl Local {
     async fn order(&mut self, ordered: Ordered) {
         let Ordered { namespace, fleet, order, answer } = ordered;
         let id = FleetId { namespace: namespace.into(), name: fleet.into() };
-        let taken = match self.fleets.get_mut(&id) {
-            Some(fleet) => fleet.order(&order, &mut self.addresses).await,
-            None => {
-                let known: Vec<String> = self.fleets.keys().map(ToString::to_string).collect();
-                let help = if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
-                Err(Refusal { kind: RefusalKind::NotFound, error: format!("there is no fleet {id}"), help })
-            }
+        let taken = if let Some(fleet) = self.fleets.get_mut(&id) {
+            fleet.order(&order, &mut self.addresses).await
+        } else {
+            let known: Vec<String> = self.fleets.keys().map(ToString::to_string).collect();
+            let help = if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
+            Err(Refusal { kind: RefusalKind::NotFound, error: format!("there is no fleet {id}"), help })
         };
         // whoever asked may not wait for the answer
         let _ = answer.send(taken);

@@ -231,7 +231,12 @@ struct Requests(Vec<Handle>);
 
 impl Requests {
     fn start(target: &Target) -> Self {
-        let start = |protocol| Load::start(Config { protocol, rate: 60.0, requests: None, ..Config::new(vec![target.clone()]) }).unwrap();
+        Self::at(60.0, target)
+    }
+
+    /// So many of each kind in a second.
+    fn at(rate: f64, target: &Target) -> Self {
+        let start = |protocol| Load::start(Config { protocol, rate, requests: None, ..Config::new(vec![target.clone()]) }).unwrap();
         Self([Protocol::Http1KeepAlive, Protocol::Http1Close].map(start).into())
     }
 
@@ -465,7 +470,8 @@ async fn a_fleet_changes_its_size_zones_and_release_without_a_lost_request() {
         (base.replace("replicas: 1\n", &format!("replicas: 2\n{zones}")), vec!["edge-a-0", "edge-b-0"]),
     ] {
         home.write("fleet.yaml", &spec);
-        let are_wanted = |names: &[String]| names.len() == wanted.len() && names.iter().zip(&wanted).all(|(name, start)| name.starts_with(start));
+        let are_wanted =
+            |names: &[String]| names.len() == wanted.len() && names.iter().zip(&wanted).all(|(name, start)| name.starts_with(start));
         local.until("the size is right", |status| status.ready && are_wanted(&names(status))).await;
     }
     // tools/haproxy may be a script that runs the program with libraries of its own
@@ -633,7 +639,7 @@ async fn replicas_are_replaced_scaled_restarted_and_drained_without_a_lost_reque
     let local = Local::ready(&home, &both(), &["--echo"]).await;
     let mut now = local.rolled_out("", 2).await;
     let http = address_of(&local.status().await.unwrap().fleets[0], "http");
-    let load = Requests::start(&Target::new(http, "web.localhost", "/").answered_by("shop/web"));
+    let load = Requests::at(20.0, &Target::new(http, "web.localhost", "/").answered_by("shop/web"));
     let zones = base.replace("replicas: 2\n", "replicas: 2\n  zones: [{name: a}, {name: b}]\n");
     let with = |base: &str, more: &str| base.replace("  rollout:", &format!("{more}  rollout:"));
     for spec in [
@@ -695,7 +701,7 @@ async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_s
     let local = Local::ready(&home, &[both()[0], &broken], &["--echo"]).await;
     let first = local.rolled_out("", 2).await;
     let http = address_of(&local.status().await.unwrap().fleets[0], "http");
-    let load = Requests::start(&Target::new(http, "web.localhost", "/").answered_by("shop/web"));
+    let load = Requests::at(20.0, &Target::new(http, "web.localhost", "/").answered_by("shop/web"));
     let with = |more: &str| base.replace("  rollout:", &format!("{more}  rollout:"));
     let pods = |status: &Status, template: &str| {
         let zones = rollout(status).zones.iter().filter(|zone| zone.template == template);
@@ -714,15 +720,16 @@ async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_s
 
     // one that does not start: the first zone is named, and the old replicas serve on
     home.write("fleet.yaml", &with("  haproxyVersion: \"3.2\"\n"));
-    let stalled = local.until("it stalls", |status| rollout(status).state == "Stalled").await;
+    let is_told = |status: &Status| status.diagnostics.iter().any(|found| found.message.contains("cannot start on this machine"));
+    let stalled = local.until("it stalls", |status| rollout(status).state == "Stalled" && is_told(status)).await;
     let reasons = &rollout(&stalled).reasons;
     assert!(reasons[0].contains("in zone a is not ready and its time is over"), "{reasons:?}");
-    assert!(stalled.diagnostics.iter().any(|found| found.message.contains("cannot start on this machine")), "{stalled:#?}");
     assert_eq!(stalled.fleets[0].replicas.iter().filter(|replica| replica.ready).count(), 2, "{stalled:#?}");
     assert_eq!(rollout(&stalled).zones[1].template, second, "the other zone is not touched");
     let (code, said) = local.order("rollout/abort", "").await;
     assert!(code == 200 && said.contains(&second), "{code} {said}");
-    let aborted = |status: &Status| rollout(status).state == "Aborted" && pods(status, &second) == 2 && status.fleets[0].replicas.len() == 2;
+    let aborted =
+        |status: &Status| rollout(status).state == "Aborted" && pods(status, &second) == 2 && status.fleets[0].replicas.len() == 2;
     local.until("all of it is as before", aborted).await;
 
     // what is given up is not tried again, and another change is

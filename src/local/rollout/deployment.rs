@@ -91,9 +91,8 @@ impl Deployment {
     pub(in crate::local) fn sync(&mut self, replicas: &[&Seen], costs: &BTreeMap<Arc<str>, i32>, how: &Rules, now: Timestamp) -> Turnover {
         let staying: Vec<&Seen> = replicas.iter().copied().filter(|seen| seen.stays()).collect();
         self.drained.retain(|name| staying.iter().any(|seen| seen.name == *name));
-        let available = |template: &Template| {
-            count(staying.iter().filter(|seen| seen.template == *template && seen.is_available(how.min_ready, now)))
-        };
+        let available =
+            |template: &Template| count(staying.iter().filter(|seen| seen.template == *template && seen.is_available(how.min_ready, now)));
         if self.paused || self.sized_for != self.replicas {
             self.scale(how.strategy.surge, &available);
         } else {
@@ -302,7 +301,8 @@ mod tests {
         let mut zone = zone(2);
         zone.template = template("new");
         let mut replicas = vec![seen("a", "old", PodState::Ready(at(0))), seen("b", "old", PodState::Ready(at(0)))];
-        let take = |zone: &mut Deployment, replicas: &[Seen]| zone.sync(&replicas.iter().collect::<Vec<_>>(), &BTreeMap::new(), &how, at(100));
+        let take =
+            |zone: &mut Deployment, replicas: &[Seen]| zone.sync(&replicas.iter().collect::<Vec<_>>(), &BTreeMap::new(), &how, at(100));
         assert_eq!(take(&mut zone, &replicas).take.len(), 1);
         replicas[0].state = PodState::Ending;
         assert_eq!(take(&mut zone, &replicas).make.len(), 1);

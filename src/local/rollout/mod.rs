@@ -132,8 +132,8 @@ impl Rollout {
             turn: zone.turn,
             replicas: zone.replicas,
             wanted: Some(size),
-            // the last one is not taken, unless nothing may be added
-            min_ready: size.saturating_sub(unavailable).min(1),
+            // nothing says how many; the last one of the fleet is kept
+            min_ready: 0,
             max_unavailable: unavailable,
             // what is written is known here at once
             generation: 0,

@@ -18,7 +18,7 @@ impl Rollout {
         match order {
             Order::Pause => {
                 self.paused = true;
-                done(format!("the rollout of {fleet} is paused; sizes and drains by hand go on"))
+                Ok(Done { message: format!("the rollout of {fleet} is paused; sizes and drains by hand go on") })
             }
             Order::Resume if wanted.paused => refused(
                 format!("the rollout of {fleet} is paused by the annotation haproxy-fleet.dev/rollout"),
@@ -26,13 +26,13 @@ impl Rollout {
             ),
             Order::Resume => {
                 self.paused = false;
-                done(format!("the rollout of {fleet} goes on"))
+                Ok(Done { message: format!("the rollout of {fleet} goes on") })
             }
             Order::Abort => self.abort(fleet, wanted),
             Order::Restart => {
                 self.restarted_at = Some(now.to_owned());
                 let waits = if self.paused || wanted.paused { ", once the rollout is not paused any more" } else { "" };
-                done(format!("the replicas of {fleet} are replaced one after the other{waits}"))
+                Ok(Done { message: format!("the replicas of {fleet} are replaced one after the other{waits}") })
             }
             Order::Drain { target, force } => self.drain(fleet, target, *force, replicas),
             Order::Undrain(target) => self.undrain(fleet, target, wanted, replicas),
@@ -43,7 +43,9 @@ impl Rollout {
         let desired = self.desired(wanted).name();
         match &self.stable {
             None => refused(
-                format!("the rollout of {fleet} cannot be aborted: the fleet never ran a template as a whole, so there is none to go back to"),
+                format!(
+                    "the rollout of {fleet} cannot be aborted: the fleet never ran a template as a whole, so there is none to go back to"
+                ),
                 "correct the manifest instead, or pause the rollout",
             ),
             Some(stable) if *stable == desired => refused(
@@ -53,7 +55,7 @@ impl Rollout {
             Some(stable) => {
                 let message = format!("the template {desired} of {fleet} is given up; replicas go back to {stable}");
                 self.aborted = Some(desired);
-                done(message)
+                Ok(Done { message })
             }
         }
     }
@@ -68,7 +70,7 @@ impl Rollout {
             );
         }
         self.drains.insert(target.clone(), force);
-        done(format!("{target} of {fleet} is drained: it gets no new connections, and stays until it is undrained"))
+        Ok(Done { message: format!("{target} of {fleet} is drained: it gets no new connections, and stays until it is undrained") })
     }
 
     /// Why what was asked to be drained is not, if it is not: by what was decided last.
@@ -89,11 +91,12 @@ impl Rollout {
             );
         }
         if self.drains.remove(target).is_some() {
-            return done(format!("{target} of {fleet} gets new connections again"));
+            return Ok(Done { message: format!("{target} of {fleet} gets new connections again") });
         }
         let zone = replicas.iter().find(|seen| is_of(seen, target)).and_then(|seen| seen.zone.as_ref());
         let zone = zone.map(|zone| Target::Zone(zone.to_string())).filter(|zone| self.drains.contains_key(zone));
-        let help = zone.map_or_else(|| "see what is: haproxy-fleet rollout status".to_owned(), |zone| format!("its zone is: undrain {zone}"));
+        let help =
+            zone.map_or_else(|| "see what is: haproxy-fleet rollout status".to_owned(), |zone| format!("its zone is: undrain {zone}"));
         refused(format!("{target} of {fleet} is not drained by hand"), help)
     }
 
@@ -116,10 +119,6 @@ fn is_of(seen: &Seen, target: &Target) -> bool {
         Target::Pod(name) => *seen.name == **name,
         Target::Zone(name) => seen.zone.as_deref() == Some(name),
     }
-}
-
-fn done(message: String) -> Result<Done, Refusal> {
-    Ok(Done { message })
 }
 
 fn refused(error: String, help: impl Into<String>) -> Result<Done, Refusal> {

@@ -87,11 +87,8 @@ mod tests {
 
     #[test]
     fn a_restart_and_another_release_make_another_template() {
-        let template = PodTemplate::of(
-            &serde_json::from_value(json!({"ingressClassName": "edge"})).unwrap(),
-            "3.4".into(),
-            BTreeMap::new(),
-        );
+        let template =
+            PodTemplate::of(&serde_json::from_value(json!({"ingressClassName": "edge"})).unwrap(), "3.4".into(), BTreeMap::new());
         let other_line = PodTemplate { line: "3.2".into(), ..template.clone() };
         let names = [template.name(), other_line.name(), template.restarted(["now"]).name(), template.restarted(["then"]).name()];
         assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), names.len());

@@ -129,7 +129,8 @@ pub(in crate::local) fn remarks(deployment: &IngressDeployment) -> Vec<Diagnosti
         found.push(remark(PAUSED, format!("{other:?} means nothing"), "write paused, or remove the annotation"));
     }
     let unknown = meta.annotations.get(DRAIN).into_iter().flat_map(drains).filter_map(|(target, _)| target.err());
-    found.extend(unknown.map(|message| remark(DRAIN, message, "list pod/NAME and zone/NAME, separated by commas; there are no nodes here")));
+    found
+        .extend(unknown.map(|message| remark(DRAIN, message, "list pod/NAME and zone/NAME, separated by commas; there are no nodes here")));
     found
 }
 
@@ -174,12 +175,8 @@ mod tests {
 
     #[test]
     fn annotations_say_what_is_asked_and_what_they_say_in_vain_is_told() {
-        let annotations = [
-            (PAUSED, "paused"),
-            (ABORT, "t1"),
-            (RESTARTED_AT, "2026-01-01T00:00:00Z"),
-            (DRAIN, "pod/edge-0, zone/a:force,node/n"),
-        ];
+        let annotations =
+            [(PAUSED, "paused"), (ABORT, "t1"), (RESTARTED_AT, "2026-01-01T00:00:00Z"), (DRAIN, "pod/edge-0, zone/a:force,node/n")];
         let wanted = wanted(json!({}), &annotations);
         assert!(wanted.paused && wanted.aborted == Some(Template("t1".into())) && wanted.restarted_at.is_some());
         assert_eq!(wanted.drains, BTreeMap::from([(Target::Pod("edge-0".into()), false), (Target::Zone("a".into()), true)]));
