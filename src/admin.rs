@@ -1,7 +1,9 @@
 //! Health, metrics and the state of everything over HTTP: behind `--admin` in `local`, and in the operator.
 
+mod orders;
 mod tally;
 
+pub use orders::{Done, DrainBody, Order, Ordered, Orders, Refusal, RefusalKind, Target};
 pub use tally::CountFrom;
 
 use crate::status::json::{Diagnostic, Status};
@@ -41,9 +43,29 @@ pub struct Served {
 
 /// Serves `/healthz`, `/readyz`, `/metrics`, `/status` and `/log-level` on `listener` until `shutdown` completes.
 pub async fn serve(listener: TcpListener, served: Served, shutdown: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
+    serve_all(listener, served, Router::new(), shutdown).await
+}
+
+/// The same, and takes orders for fleets by `POST /fleets/NAMESPACE/NAME/rollout/pause`, `resume`, `abort` or `restart`, and
+/// below the fleet by `drain` and `undrain`. Only who is on this machine may give them.
+pub async fn serve_with_orders(
+    listener: TcpListener,
+    served: Served,
+    orders: Orders,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    serve_all(listener, served, orders::router(orders), shutdown).await
+}
+
+async fn serve_all(
+    listener: TcpListener,
+    served: Served,
+    more: Router,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
     let tally = Arc::new(Mutex::new(Tally::new(served.count_from)));
     let following = follow(served.status.clone(), tally.clone());
-    let service = router(&served, tally).into_make_service_with_connect_info::<SocketAddr>();
+    let service = router(&served, tally).merge(more).into_make_service_with_connect_info::<SocketAddr>();
     tokio::select! {
         ended = axum::serve(listener, service).with_graceful_shutdown(shutdown) => ended,
         () = following => Ok(()),

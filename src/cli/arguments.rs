@@ -86,6 +86,15 @@ pub enum Command {
     /// Say how the fleets are: of `local`, or of the cluster
     #[command(after_long_help = super::status::HELP)]
     Status(super::status::StatusArguments),
+    /// Follow how the pods of a fleet are replaced, and stop, resume, abort or start that
+    #[command(after_long_help = super::rollout::HELP)]
+    Rollout(super::rollout::RolloutArguments),
+    /// Lead clients away from pods, which stay
+    #[command(after_long_help = super::rollout::DRAIN_HELP)]
+    Drain(super::rollout::DrainArguments),
+    /// Lead clients back to pods that are drained
+    #[command(after_long_help = super::rollout::UNDRAIN_HELP)]
+    Undrain(super::rollout::UndrainArguments),
     /// Print the custom resource definitions as YAML
     #[command(after_long_help = "Example:\n  haproxy-fleet crds | kubectl apply --server-side -f -")]
     Crds,
@@ -186,7 +195,7 @@ pub struct LocalArguments {
     /// [default: below $XDG_STATE_HOME/haproxy-fleet or ~/.local/state/haproxy-fleet, one for each set of inputs]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Serve /healthz, /readyz, /metrics and /status (JSON) there
+    /// Serve /healthz, /readyz, /metrics and /status (JSON) there, and take the orders of `rollout`, `drain` and `undrain`
     #[arg(long, value_name = "IP:PORT")]
     pub admin: Option<SocketAddr>,
     /// The HAProxy to run; once for each release line that fleets ask for

@@ -13,6 +13,7 @@ mod output;
 mod placeholder;
 mod render;
 pub mod report;
+mod rollout;
 mod status;
 
 pub use arguments::{Arguments, Command, DiffArguments, LintArguments, LocalArguments, OperatorArguments, RenderArguments};
@@ -84,6 +85,9 @@ fn run(command: Command, out: &mut Output, err: &mut Output) -> Result<Exit, Err
         Command::Operator(arguments) => operator::run(arguments),
         Command::Crds => crds::run(out),
         Command::Status(arguments) => status::run(&arguments, out, err),
+        Command::Rollout(arguments) => rollout::run(&arguments, out),
+        Command::Drain(arguments) => rollout::drain(&arguments, out),
+        Command::Undrain(arguments) => rollout::undrain(&arguments, out),
         Command::Version => {
             out.line(concat!("haproxy-fleet ", env!("CARGO_PKG_VERSION")))?;
             Ok(Exit::Success)

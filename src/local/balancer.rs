@@ -73,6 +73,8 @@ fn policy(health_port: u16) -> Policy {
     Policy {
         balance: Some(Balance::RoundRobin),
         server_timeout: Some(Millis(3_600_000)),
+        // one that is gone refuses at once; one that is slow is slow because this machine has no time
+        check_timeout: Some(Millis(5_000)),
         http_check: Some(HttpCheck { method: Some("GET".into()), uri: Some("/healthz".into()), ..HttpCheck::default() }),
         server: ServerOptions {
             check: Some(true),

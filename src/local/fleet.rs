@@ -6,16 +6,20 @@ use super::balancer::Member;
 use super::front::Balancer;
 use super::haproxies::{Haproxy, choose};
 use super::record::{self, ListenerRecord, Record, ReplicaRecord};
-use super::replica::{Phase, Running};
+use super::replica::{Life, Replica};
+use super::rollout::{PodTemplate, Processes, Seen, Wanted};
+use crate::admin::{Done, Order, Refusal, RefusalKind};
 use crate::agent::{Agent, Drain, Pod, Settings, StartError, Update, UpdateContent};
 use crate::api::IngressDeployment;
-use crate::fleet::{Replica, ZoneSize, replicas};
+use crate::fleet;
+use crate::fleet::rollout::{Decision, PodState, advance};
 use crate::haproxy::bundle::{Bundle, Change, Digest};
 use crate::haproxy::tickets::ticket_keys;
 use crate::haproxy::version::Version;
 use crate::model::{self, FleetId, Model};
 use crate::report::{Diagnostic, PrivateBytes, codes};
 use crate::status::json::{self, Protocol};
+use k8s_openapi::jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
@@ -37,6 +41,10 @@ const SHUTDOWN: Duration = Duration::from_secs(10);
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// Replicas of a fleet at most: each is a process of this machine.
 pub(super) const MAX_REPLICAS: i32 = 32;
+/// Threads of a HAProxy where nothing is said: many of them share this machine.
+const THREADS: u16 = 1;
+/// Decisions in a row at most before others have their turn.
+const STEPS: usize = 100;
 /// How often a replica's HAProxy is compared with what it should be.
 const DRIFT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -89,17 +97,28 @@ pub(super) enum FleetError {
     },
 }
 
-impl FleetError {
+/// What a fleet lacks, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// What is wrong.
+    pub message: String,
     /// What to do about it.
-    pub(super) fn help(&self) -> String {
-        match self {
-            Self::InUse { listener, address } => format!(
+    pub help: String,
+}
+
+const RETRIED: &str = "what serves keeps serving; it is tried again every few seconds";
+
+impl From<FleetError> for Trouble {
+    fn from(error: FleetError) -> Self {
+        let help = match &error {
+            FleetError::InUse { listener, address } => format!(
                 "stop that program (`ss -ltnp 'sport = :{}'` shows it) and the fleet takes the address within seconds; \
                  or give the fleet another port by spec.ports.{listener}",
                 address.port()
             ),
-            _ => "what serves keeps serving; it is tried again every few seconds".to_owned(),
-        }
+            _ => RETRIED.to_owned(),
+        };
+        Self { message: error.to_string(), help }
     }
 }
 
@@ -118,6 +137,9 @@ pub(super) struct Launch<'a> {
     pub purpose: &'a str,
     pub binds: BTreeMap<String, Vec<SocketAddr>>,
     pub health: SocketAddr,
+    /// If something is said about it.
+    pub threads: Option<u16>,
+    pub max_connections: Option<u32>,
 }
 
 impl Environment {
@@ -131,8 +153,8 @@ impl Environment {
             name: launch.name.to_owned(),
             binds: launch.binds,
             health: launch.health,
-            threads: Some(1),
-            max_connections: self.max_connections,
+            threads: Some(launch.threads.unwrap_or(THREADS)),
+            max_connections: launch.max_connections.map_or(self.max_connections, |asked| asked.min(self.max_connections)),
             default_certificate: self.default_certificate.clone(),
             ticket_keys: PrivateBytes::new(ticket_keys(self.secret.expose(), &id.to_string())),
         };
@@ -187,25 +209,61 @@ pub(super) struct LocalFleet {
     id: FleetId,
     environment: Arc<Environment>,
     record: Record,
+    /// What was last written of it.
+    saved: Option<Record>,
     digest: Digest,
-    replicas: BTreeMap<String, Running>,
+    /// What the manifest asks for, once it was read.
+    wanted: Option<Wanted>,
+    replicas: BTreeMap<Arc<str>, Replica>,
     balancer: Option<Balancer>,
-    /// Replicas on their way out.
-    departures: JoinSet<()>,
-    /// Those that are out, by key: sent before the bell is rung for it, so that whoever hears it finds them.
-    departed: (mpsc::UnboundedSender<String>, mpsc::UnboundedReceiver<String>),
+    /// Why there is no balancer for the present listeners.
+    front_trouble: Option<Trouble>,
+    /// Starts and ends of replicas.
+    tasks: JoinSet<()>,
+    /// What came of them: sent before the bell is rung for it, so that whoever hears it finds it.
+    outcomes: (mpsc::UnboundedSender<Outcome>, mpsc::UnboundedReceiver<Outcome>),
+    attempts: u64,
+    /// What was decided last.
+    decision: Option<Decision>,
     /// Addresses that people may try.
     urls: Vec<String>,
     /// Whether a bundle was delivered since the start; before, the last good state serves.
     delivered: bool,
 }
 
+/// What came of a task.
+enum Outcome {
+    /// Of the start of a replica, in the attempt of this number.
+    Started(Arc<str>, u64, Result<Agent, FleetError>),
+    /// A replica has ended.
+    Departed(Arc<str>),
+}
+
 impl LocalFleet {
     /// The fleet `id` as it was last, or never yet, served. Nothing runs until [`Self::converge`].
     pub(super) fn new(id: FleetId, record: Record, environment: Arc<Environment>) -> Self {
-        let (replicas, departures, departed) = (BTreeMap::new(), JoinSet::new(), mpsc::unbounded_channel());
         let digest = u128::from_str_radix(&record.digest, 16).map_or_else(|_| Digest::default(), Digest);
-        Self { id, environment, record, digest, replicas, balancer: None, departures, departed, urls: Vec::new(), delivered: false }
+        let mut fleet = Self {
+            id,
+            environment,
+            record,
+            saved: None,
+            digest,
+            wanted: None,
+            replicas: BTreeMap::new(),
+            balancer: None,
+            front_trouble: None,
+            tasks: JoinSet::new(),
+            outcomes: mpsc::unbounded_channel(),
+            attempts: 0,
+            decision: None,
+            urls: Vec::new(),
+            delivered: false,
+        };
+        for record in fleet.record.replicas.clone() {
+            fleet.add(record, Timestamp::now());
+        }
+        fleet
     }
 
     /// When it was first seen.
@@ -222,25 +280,35 @@ impl LocalFleet {
         bundle: &Bundle,
         changes: Vec<Change>,
         addresses: &mut Addresses,
-    ) -> Result<(), FleetError> {
-        let before = self.record.clone();
+    ) -> Result<(), Trouble> {
         if bundle.digest() != self.digest || self.record.generation == 0 {
             self.record.generation += 1;
             self.record.revision += u64::from(self.record.revision == 0 || changes.iter().any(Change::is_revision));
             self.digest = bundle.digest();
             self.record.digest = self.digest.to_string();
         }
-        let line = self.environment.program(deployment.spec.haproxy_version.as_str())?.version;
-        self.record.line = format!("{}.{}", line.major, line.minor);
         self.record.listeners = listeners(model);
-        self.record.replicas = wanted(&self.id, deployment);
+        let version = self.environment.program(deployment.spec.haproxy_version.as_str())?.version;
+        self.wanted = Some(Wanted::of(deployment, format!("{}.{}", version.major, version.minor), self.record.ports()));
         self.urls = super::urls::of(model, Ipv4Addr::LOCALHOST.into());
-        let saved = if before == self.record { Ok(()) } else { self.record.save(&self.environment.state, &self.id) };
+        // no number is given twice
+        let saved = self.save();
+        self.try_again();
         let converged = self.converge(addresses).await;
         // whatever could not be started: what runs must not miss a change
         self.deliver(bundle, changes);
-        saved.map_err(io_error(format!("cannot write {}", record::directory(&self.environment.state, &self.id).display())))?;
-        converged
+        saved.and(converged)
+    }
+
+    fn save(&mut self) -> Result<(), Trouble> {
+        self.record.replicas = self.replicas.values().filter(|replica| replica.stays()).map(|replica| replica.record.clone()).collect();
+        if self.saved.as_ref() == Some(&self.record) {
+            return Ok(());
+        }
+        let directory = record::directory(&self.environment.state, &self.id);
+        self.record.save(&self.environment.state, &self.id).map_err(io_error(format!("cannot write {}", directory.display())))?;
+        self.saved = Some(self.record.clone());
+        Ok(())
     }
 
     fn deliver(&mut self, bundle: &Bundle, changes: Vec<Change>) {
@@ -248,179 +316,260 @@ impl LocalFleet {
         let (generation, digest) = (self.record.generation, self.digest);
         let changes: Arc<[Change]> = changes.into();
         let mut whole: Option<Arc<Bundle>> = None;
-        for running in self.replicas.values_mut().filter(|running| running.phase != Phase::Leaving) {
-            let content = if running.current {
+        for replica in self.replicas.values_mut() {
+            let Some(agent) = replica.follower().cloned() else { continue };
+            let content = if replica.current {
                 UpdateContent::Changes(changes.clone())
             } else {
-                running.current = true;
+                replica.current = true;
                 UpdateContent::Full(whole.get_or_insert_with(|| Arc::new(bundle.clone())).clone())
             };
-            running.agent.deliver(Update { generation, digest, content });
+            agent.deliver(Update { generation, digest, content });
         }
     }
 
     /// Gives all of `bundle` to replicas that say that they have something else, or that were started by themselves.
     pub(super) fn resync(&mut self, bundle: &Bundle) {
-        let astray =
-            |running: &Running| running.phase != Phase::Leaving && (!running.current || running.agent.status().borrow().out_of_sync);
-        let keys: Vec<String> = self.replicas.iter().filter(|(_, running)| astray(running)).map(|(key, _)| key.clone()).collect();
-        if keys.is_empty() || !self.delivered || bundle.digest() != self.digest {
+        if !self.delivered || bundle.digest() != self.digest {
             return;
         }
-        let whole = Arc::new(bundle.clone());
-        for key in keys {
-            if let Some(running) = self.replicas.get_mut(&key) {
-                running.current = true;
-                let content = UpdateContent::Full(whole.clone());
-                running.agent.deliver(Update { generation: self.record.generation, digest: self.digest, content });
+        let mut whole: Option<Arc<Bundle>> = None;
+        for replica in self.replicas.values_mut() {
+            let Some(agent) = replica.follower().cloned() else { continue };
+            if replica.current && !agent.status().borrow().out_of_sync {
+                continue;
             }
+            replica.current = true;
+            let content = UpdateContent::Full(whole.get_or_insert_with(|| Arc::new(bundle.clone())).clone());
+            agent.deliver(Update { generation: self.record.generation, digest: self.digest, content });
         }
     }
 
-    /// Starts what is missing and retires what is not wanted (all replicas, if they must run another release):
-    /// capacity first, see [`Self::tidy`].
-    pub(super) async fn converge(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
-        let program = self.environment.program(&self.record.line)?.path.clone();
-        let ports = self.record.ports();
-        let fits =
-            |running: &Running| running.program == program && running.ports == ports && self.record.replicas.contains(&running.record);
-        let turning: Vec<String> = self.replicas.iter().filter(|(_, r)| r.must_turn(fits(r))).map(|(key, _)| key.clone()).collect();
-        for key in turning {
-            let Some(mut running) = self.replicas.remove(&key) else { continue };
-            if running.phase == Phase::Retiring && !self.replicas.contains_key(&running.record.name) {
-                // wanted again before it left
-                running.phase = Phase::Wanted;
-                self.replicas.insert(running.record.name.clone(), running);
-            } else {
-                running.phase = Phase::Retiring;
-                self.replicas.insert(format!("{} at {}", running.record.name, running.address), running);
-            }
+    /// Lets what did not start be tried again.
+    pub(super) fn try_again(&mut self) {
+        self.front_trouble = None;
+        for replica in self.replicas.values_mut().filter(|replica| matches!(replica.life, Life::Failed(_))) {
+            replica.life = Life::Missing;
         }
-        let missing: Vec<ReplicaRecord> = self.record.replicas.iter().filter(|r| !self.replicas.contains_key(&r.name)).cloned().collect();
-        let started = self.start_replicas(missing, addresses).await;
-        let fronted = self.follow_balancer(addresses).await;
-        started.and(fronted)
     }
 
-    async fn start_replicas(&mut self, records: Vec<ReplicaRecord>, addresses: &mut Addresses) -> Result<(), FleetError> {
-        let environment = self.environment.clone();
-        let program = environment.program(&self.record.line)?;
-        let ports = self.record.ports();
-        let numbers: Vec<u16> = ports.values().copied().collect();
-        let mut starting = Vec::new();
-        for record in records {
-            let directory = self.free_directory(&record.name);
-            let taken: BTreeSet<IpAddr> = self.replicas.values().map(|running| running.address).collect();
-            let purpose = format!("{}/{}", self.id, directory.display());
-            let address = addresses.replica(&purpose, &numbers, &taken).map_err(io_error("no address for a replica"))?;
-            let binds = ports.iter().map(|(name, port)| (name.clone(), vec![SocketAddr::new(address, *port)])).collect();
-            let (id, environment) = (&self.id, &environment);
-            starting.push(async move {
-                let health = SocketAddr::new(address, HEALTH_PORT);
-                let launch = Launch { name: &record.name, program, directory: directory.clone(), purpose: &purpose, binds, health };
-                let agent = environment.start(id, launch).await;
-                (agent, record, directory, purpose, address)
+    /// Takes an order, and does what follows from it.
+    pub(super) async fn order(&mut self, order: &Order, addresses: &mut Addresses) -> Result<Done, Refusal> {
+        let fleet = format!("fleet {}", self.id);
+        let now = Timestamp::now();
+        let Some(wanted) = &self.wanted else {
+            return Err(Refusal {
+                kind: RefusalKind::Conflict,
+                error: format!("{fleet} serves its last good state: its manifest has not been read"),
+                help: "correct the manifests that cannot be read".to_owned(),
+            });
+        };
+        let seen = self.seen();
+        let mut done = self.record.rollout.order(&fleet, order, wanted, &seen, &now.to_string())?;
+        // whoever wants to know how it goes on looks at the status
+        let _ = self.converge(addresses).await;
+        if let Order::Drain { target, .. } = order
+            && let Some(reason) = self.record.rollout.drain_waits(target, &self.seen(), self.decision.as_ref())
+        {
+            done.message = format!("{target} of {fleet} is to be drained, which waits: {reason}");
+        }
+        Ok(done)
+    }
+
+    /// Does what there is to do: starts, admits and ends replicas as the planner of rollouts has it.
+    pub(super) async fn converge(&mut self, addresses: &mut Addresses) -> Result<(), Trouble> {
+        let now = Timestamp::now();
+        let settled = self.take_outcomes(addresses);
+        self.plan(now).await;
+        let started = self.start_missing(addresses);
+        self.follow_balancer(addresses).await;
+        self.depart();
+        let saved = self.save();
+        let failed = self.replicas.values().find_map(|replica| match &replica.life {
+            Life::Failed(reason) if replica.stays() => Some(Trouble { message: reason.clone(), help: RETRIED.to_owned() }),
+            _ => None,
+        });
+        let troubles = self.front_trouble.clone().into_iter().chain(failed);
+        settled.and(started)?;
+        saved.and(troubles.map(Err).next().unwrap_or(Ok(())))
+    }
+
+    fn take_outcomes(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
+        while self.tasks.try_join_next().is_some() {}
+        let mut settled = Ok(());
+        while let Ok(outcome) = self.outcomes.1.try_recv() {
+            match outcome {
+                Outcome::Started(name, attempt, started) => {
+                    let Some(replica) = self.replicas.get_mut(&name) else { continue };
+                    if matches!(replica.life, Life::Starting(present, _) if present == attempt) {
+                        replica.life = started.map_or_else(|error| Life::Failed(error.to_string()), Life::Running);
+                    }
+                }
+                Outcome::Departed(name) => settled = settled.and(self.remove(&name, addresses)),
+            }
+        }
+        // those that never ran have nothing to finish
+        let ended = |replica: &&Replica| !replica.stays() && replica.agent().is_none();
+        let ended: Vec<Arc<str>> = self.replicas.values().filter(ended).map(|replica| replica.record.name.clone()).collect();
+        for name in ended {
+            settled = settled.and(self.remove(&name, addresses));
+        }
+        settled
+    }
+
+    /// Forgets a replica that has ended.
+    fn remove(&mut self, name: &str, addresses: &mut Addresses) -> Result<(), FleetError> {
+        let Some(replica) = self.replicas.remove(name) else { return Ok(()) };
+        if let Life::Starting(_, start) = &replica.life {
+            start.abort();
+        }
+        let directory = record::directory(&self.environment.state, &self.id).join(&replica.directory);
+        self.environment.clear(&directory, &replica.purpose);
+        addresses.forget_replica(&replica.purpose).map_err(io_error("cannot remember addresses"))
+    }
+
+    /// Decides until there is nothing more to decide at `now`.
+    async fn plan(&mut self, now: Timestamp) {
+        for _ in 0..STEPS {
+            self.look(now);
+            let Some(wanted) = self.wanted.clone() else { return };
+            let seen = self.seen();
+            self.record.rollout.follow(&wanted, &seen);
+            if self.turn_over(&wanted, &seen, now) {
+                continue;
+            }
+            let Ok(decision) = advance(&mut Processes { rollout: &mut self.record.rollout, wanted: &wanted, replicas: &seen }, now).await;
+            let acts = decision.action.is_some();
+            if let (Some(action), Some(why)) = (&decision.action, decision.reasons.first()) {
+                tracing::info!(fleet = %self.id, ?action, why = why.text, "the rollout goes on");
+            }
+            self.decision = Some(decision);
+            if !acts {
+                return;
+            }
+        }
+        self.environment.news.notify_one();
+    }
+
+    /// Takes in which replicas clients reach.
+    fn look(&mut self, now: Timestamp) {
+        let front = self.balancer.as_ref().map(|balancer| balancer.agent.status().borrow().generation);
+        for replica in self.replicas.values_mut() {
+            let is_admitted = replica.admitted.is_some_and(|since| front.is_some_and(|present| present >= since));
+            let reached = is_admitted && replica.is_up() && !self.record.rollout.is_drained(&replica.record.name);
+            replica.turn(reached, now);
+        }
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        self.replicas.values().map(Replica::seen).collect()
+    }
+
+    /// Makes and takes the replicas that are to come and go; whether there are any.
+    fn turn_over(&mut self, wanted: &Wanted, seen: &[Seen], now: Timestamp) -> bool {
+        let turnovers = self.record.rollout.sync(wanted, seen, now);
+        for (zone, turnover) in &turnovers {
+            for name in &turnover.take {
+                tracing::info!(fleet = %self.id, replica = %name, "ends");
+                self.replicas.entry(name.clone()).and_modify(|replica| replica.state = PodState::Ending);
+            }
+            for template in &turnover.make {
+                let name = self.free_name(zone.as_ref());
+                tracing::info!(fleet = %self.id, replica = %name, %template, "begins");
+                self.add(ReplicaRecord { name, zone: zone.clone(), template: template.clone() }, now);
+            }
+        }
+        !turnovers.is_empty()
+    }
+
+    /// The first name in `zone` that nobody has.
+    fn free_name(&self, zone: Option<&Arc<str>>) -> Arc<str> {
+        let mut names = (0..).map(|index| Arc::from(fleet::Replica { zone: zone.cloned(), index }.name(&self.id.name)));
+        names.find(|name| !self.replicas.contains_key(name)).unwrap_or_default()
+    }
+
+    fn add(&mut self, record: ReplicaRecord, now: Timestamp) {
+        let Some(template) = self.record.rollout.template(&record.template) else { return };
+        let directory = Path::new(&*record.name).join(&template.line);
+        let purpose = format!("{}/{}", self.id, directory.display());
+        self.replicas.insert(record.name.clone(), Replica::new(record, directory, purpose, now));
+    }
+
+    fn start_missing(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
+        let is_missing = |replica: &&Replica| replica.stays() && matches!(replica.life, Life::Missing);
+        let missing: Vec<Arc<str>> = self.replicas.values().filter(is_missing).map(|replica| replica.record.name.clone()).collect();
+        missing.iter().map(|name| self.start(name, addresses)).fold(Ok(()), Result::and)
+    }
+
+    /// Starts the replica `name` while everything else goes on.
+    fn start(&mut self, name: &Arc<str>, addresses: &mut Addresses) -> Result<(), FleetError> {
+        let taken: BTreeSet<IpAddr> = self.replicas.values().filter_map(|replica| replica.address).collect();
+        let Some(replica) = self.replicas.get_mut(name) else { return Ok(()) };
+        let Some(template) = self.record.rollout.template(&replica.record.template).cloned() else { return Ok(()) };
+        let ports: Vec<u16> = template.ports.values().copied().collect();
+        let given = || addresses.replica(&replica.purpose, &ports, &taken).map_err(io_error("no address for a replica"));
+        let address = replica.address.map_or_else(given, Ok)?;
+        replica.address = Some(address);
+        self.attempts += 1;
+        let (attempt, id, environment, outcomes) = (self.attempts, self.id.clone(), self.environment.clone(), self.outcomes.0.clone());
+        let (name, directory, purpose) = (name.clone(), replica.directory.clone(), replica.purpose.clone());
+        let start = self.tasks.spawn(async move {
+            let started = start_replica(&environment, &id, &name, &template, (directory, &purpose), address).await;
+            // without a receiver the fleet is gone
+            let _ = outcomes.send(Outcome::Started(name, attempt, started));
+            environment.news.notify_one();
+        });
+        replica.life = Life::Starting(attempt, start);
+        Ok(())
+    }
+
+    /// Lets replicas go that end, once the balancer has stopped sending to them.
+    fn depart(&mut self) {
+        let front = self.balancer.as_ref().map(|balancer| (balancer.agent.status(), balancer.generation));
+        for replica in self.replicas.values_mut().filter(|replica| !replica.stays() && !replica.departs) {
+            let Some(agent) = replica.agent().cloned() else {
+                // it goes with the next look
+                self.environment.news.notify_one();
+                continue;
+            };
+            replica.departs = true;
+            let (name, news, outcomes) = (replica.record.name.clone(), self.environment.news.clone(), self.outcomes.0.clone());
+            let front = front.clone();
+            self.tasks.spawn(async move {
+                if let Some((mut status, generation)) = front {
+                    // without an answer in time it goes all the same: it refuses connections, and they go to others
+                    let _ = tokio::time::timeout(DEREGISTRATION, status.wait_for(|status| status.generation >= generation)).await;
+                }
+                agent.drain(Drain { deadline: DRAIN }).await;
+                // nobody listens any more only when all of it ends
+                let _ = outcomes.send(Outcome::Departed(name));
+                news.notify_one();
             });
         }
-        let mut failed = Ok(());
-        for (agent, record, directory, purpose, address) in futures::future::join_all(starting).await {
-            match agent {
-                Ok(agent) => {
-                    let key = record.name.clone();
-                    let (ports, program) = (ports.clone(), program.path.clone());
-                    let (current, phase, joined) = (false, Phase::Wanted, false);
-                    self.replicas
-                        .insert(key, Running { agent, record, program, ports, directory, purpose, address, current, phase, joined });
-                }
-                Err(error) => failed = failed.and(Err(error)),
-            }
-        }
-        failed
-    }
-
-    /// Where a new replica `name` keeps its things: one of the same name may still be on its way out.
-    fn free_directory(&self, name: &str) -> PathBuf {
-        let all = (0..)
-            .map(|turn| Path::new(name).join(if turn == 0 { self.record.line.clone() } else { format!("{}-{turn}", self.record.line) }));
-        let mut free = all.filter(|path| self.replicas.values().all(|running| running.directory != *path)).take(8);
-        let first = free.next().unwrap_or_default();
-        let home = record::directory(&self.environment.state, &self.id);
-        // after a restart the last good state may be in a later one
-        if home.join(&first).exists() { first } else { free.find(|path| home.join(path).exists()).unwrap_or(first) }
-    }
-
-    /// Moves replicas that are not wanted towards their end: once all others serve they leave the balancer,
-    /// finish what they have, and are let go of.
-    pub(super) async fn tidy(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
-        // before anything is decided: no news may come after it
-        let joins = self.join();
-        let leaving: Vec<String> = if self.replicas.values().any(|running| running.phase == Phase::Retiring) && self.replicas_serve() {
-            self.replicas.iter().filter(|(_, running)| running.phase == Phase::Retiring).map(|(key, _)| key.clone()).collect()
-        } else {
-            Vec::new()
-        };
-        for key in &leaving {
-            self.replicas.entry(key.clone()).and_modify(|running| running.phase = Phase::Leaving);
-        }
-        let mut changed = !leaving.is_empty() || joins;
-        while self.departures.try_join_next().is_some() {}
-        while let Ok(key) = self.departed.1.try_recv() {
-            let Some(running) = self.replicas.remove(&key) else { continue };
-            changed = true;
-            addresses.forget_replica(&running.purpose).map_err(io_error("cannot remember addresses"))?;
-            let directory = record::directory(&self.environment.state, &self.id).join(&running.directory);
-            self.environment.clear(&directory, &running.purpose);
-        }
-        let followed = if changed { self.follow_balancer(addresses).await } else { Ok(()) };
-        for key in leaving {
-            self.depart(key);
-        }
-        followed
-    }
-
-    /// Lets replicas that serve by now into the balancer with its next bundle; whether there are any.
-    fn join(&mut self) -> bool {
-        let mut joins = false;
-        for running in self.replicas.values_mut().filter(|running| !running.joined) {
-            running.joined = running.agent.status().borrow().ready;
-            joins |= running.joined;
-        }
-        joins
-    }
-
-    /// Lets a replica go once the balancer has stopped sending to it.
-    fn depart(&mut self, key: String) {
-        let Some(running) = self.replicas.get(&key) else { return };
-        let (agent, news, departed) = (running.agent.clone(), self.environment.news.clone(), self.departed.0.clone());
-        let front = self.balancer.as_ref().map(|balancer| (balancer.agent.status(), balancer.generation));
-        self.departures.spawn(async move {
-            if let Some((mut status, generation)) = front {
-                // without an answer in time it goes all the same: it refuses connections, and they go to others
-                let _ = tokio::time::timeout(DEREGISTRATION, status.wait_for(|status| status.generation >= generation)).await;
-            }
-            agent.drain(Drain { deadline: DRAIN }).await;
-            // nobody listens any more only when all of it ends
-            let _ = departed.send(key);
-            news.notify_one();
-        });
     }
 
     /// Gives the balancer the present listeners and replicas, and starts it first where there is none.
-    async fn follow_balancer(&mut self, addresses: &mut Addresses) -> Result<(), FleetError> {
-        if self.record.listeners.is_empty() {
-            return Ok(());
+    async fn follow_balancer(&mut self, addresses: &mut Addresses) {
+        let is_other = self.balancer.as_ref().is_none_or(|balancer| balancer.listeners != self.record.listeners);
+        if is_other
+            && !self.record.listeners.is_empty()
+            && self.front_trouble.is_none()
+            && let Err(error) = self.replace_balancer(addresses).await
+        {
+            self.front_trouble = Some(error.into());
         }
-        if self.balancer.as_ref().is_none_or(|balancer| balancer.listeners != self.record.listeners) {
-            self.replace_balancer(addresses).await?;
+        let Some(balancer) = &mut self.balancer else { return };
+        let mut members = Vec::new();
+        for replica in self.replicas.values_mut() {
+            if replica.admitted.is_none() && replica.stays() && replica.is_up() {
+                replica.admitted = Some(balancer.generation + 1);
+            }
+            if let (Some(address), Some(_)) = (replica.address, replica.admitted) {
+                let leaving = !replica.stays() || self.record.rollout.is_drained(&replica.record.name);
+                members.push(Member { address, leaving });
+            }
         }
-        self.join();
-        let joined = self.replicas.values().filter(|running| running.joined);
-        let members: Vec<Member> =
-            joined.map(|running| Member { address: running.address, leaving: running.phase == Phase::Leaving }).collect();
-        if let Some(balancer) = &mut self.balancer {
-            balancer.follow(&self.id, &members);
-        }
-        Ok(())
+        balancer.follow(&self.id, &members);
     }
 
     /// Starts the balancer for the present listeners. The one before goes when the new one listens: both share the
@@ -448,8 +597,14 @@ impl LocalFleet {
             purpose: &purpose,
             binds: listeners.iter().map(|listener| (listener.name.clone(), vec![listener.stable_address()])).collect(),
             health,
+            threads: None,
+            max_connections: None,
         };
         let agent = self.environment.start(&self.id, launch).await?;
+        for replica in self.replicas.values_mut().filter(|replica| replica.admitted.is_some()) {
+            // it is known to the new one from the beginning
+            replica.admitted = Some(0);
+        }
         if let Some(old) = self.balancer.replace(Balancer::new(&self.id, agent, listeners)) {
             let mut status = self.balancer.iter().map(|new| new.agent.status());
             let status = status.next();
@@ -463,21 +618,17 @@ impl LocalFleet {
         Ok(())
     }
 
-    /// Whether the replicas that are wanted are there and serve what is wanted; before anything was delivered
-    /// that is the last good state.
-    fn replicas_serve(&self) -> bool {
-        let serves = |record: &ReplicaRecord| match self.replicas.get(&record.name) {
-            Some(running) if !running.joined => false,
-            Some(running) if self.delivered => running.serves(self.record.generation),
-            Some(running) => running.agent.status().borrow().ready,
-            None => false,
-        };
-        self.record.replicas.iter().all(serves)
-    }
-
     /// Whether all of it serves what is wanted.
     pub(super) fn ready(&self) -> bool {
-        self.balancer.as_ref().is_some_and(Balancer::serves) && self.replicas_serve()
+        let generation = self.delivered.then_some(self.record.generation);
+        let all_serve = self.replicas.values().filter(|replica| replica.stays()).all(|replica| replica.serves(generation));
+        let is_done = self.wanted.as_ref().is_none_or(|wanted| self.record.rollout.is_done(wanted, &self.seen()));
+        self.balancer.as_ref().is_some_and(Balancer::serves) && all_serve && is_done
+    }
+
+    /// When time alone may change what is to be done.
+    pub(super) fn recheck_at(&self) -> Option<Timestamp> {
+        self.decision.as_ref()?.recheck_at
     }
 
     /// The fleet as `/status` shows it, without what its manifest says.
@@ -488,8 +639,11 @@ impl LocalFleet {
             address: listener.stable_address().to_string(),
         });
         let addresses: BTreeSet<IpAddr> = self.record.listeners.iter().map(|listener| listener.stable_address().ip()).collect();
+        let seen = self.seen();
+        let desired = |wanted: &Wanted| wanted.zones.iter().map(|(_, size)| u64::from(*size)).sum();
+        let told = |wanted| Some(self.record.rollout.told(wanted, &seen, self.decision.as_ref()?));
         json::Fleet {
-            desired: Some(self.record.replicas.len() as u64),
+            desired: self.wanted.as_ref().map(desired),
             addresses: addresses.iter().map(ToString::to_string).collect(),
             namespace: self.id.namespace.to_string(),
             name: self.id.name.to_string(),
@@ -497,12 +651,9 @@ impl LocalFleet {
             generation: self.record.generation,
             digest: self.digest.to_string(),
             listeners: stable.collect(),
-            replicas: self
-                .replicas
-                .iter()
-                .map(|(name, running)| running.status(name, &self.record.listeners, self.record.generation))
-                .collect(),
+            replicas: self.replicas.values().map(|replica| replica.status(&self.record.listeners, self.record.generation)).collect(),
             urls: self.urls.clone(),
+            rollout: self.wanted.as_ref().and_then(told),
             ..json::Fleet::default()
         }
     }
@@ -510,8 +661,8 @@ impl LocalFleet {
     /// What the replicas refused, once for each object and message.
     pub(super) fn refusals(&self) -> Vec<Diagnostic> {
         let mut found = BTreeSet::new();
-        for running in self.replicas.values() {
-            for refusal in &running.agent.status().borrow().refused {
+        for agent in self.replicas.values().filter_map(Replica::agent) {
+            for refusal in &agent.status().borrow().refused {
                 found.extend(refusal.sources.first().map(|object| {
                     Diagnostic::error(
                         object,
@@ -529,7 +680,9 @@ impl LocalFleet {
     /// Ends it: the balancer first, so that nothing new arrives, then the replicas, each when it is done.
     pub(super) async fn shut_down(&mut self) {
         let front = self.balancer.take();
-        let agents: Vec<Agent> = std::mem::take(&mut self.replicas).into_values().map(|running| running.agent).collect();
+        let agents: Vec<Agent> = std::mem::take(&mut self.replicas).into_values().filter_map(|replica| replica.agent().cloned()).collect();
+        // what is being started ends with its task
+        self.tasks.abort_all();
         let closing = async {
             if let Some(balancer) = &front {
                 balancer.agent.drain(Drain { deadline: SHUTDOWN }).await;
@@ -547,21 +700,30 @@ impl LocalFleet {
     /// The agents that still run, for an end at once.
     pub(super) fn agents(&self) -> Vec<Agent> {
         let in_front = self.balancer.iter().map(|balancer| balancer.agent.clone());
-        in_front.chain(self.replicas.values().map(|running| running.agent.clone())).collect()
+        in_front.chain(self.replicas.values().filter_map(Replica::agent).cloned()).collect()
     }
 }
 
-/// The replicas that an `IngressDeployment` asks for.
-fn wanted(id: &FleetId, deployment: &IngressDeployment) -> Vec<ReplicaRecord> {
-    let size = |replicas: i32| u32::try_from(replicas).unwrap_or(0);
-    let zones: Vec<ZoneSize> =
-        deployment.spec.zones.iter().map(|zone| ZoneSize { name: zone.name.as_str().into(), replicas: zone.replicas.map(size) }).collect();
-    let record = |replica: &Replica| ReplicaRecord { name: replica.name(&id.name), zone: replica.zone.as_deref().map(str::to_owned) };
-    replicas(size(deployment.spec.total_replicas().min(MAX_REPLICAS)), &zones)
-        .iter()
-        .take(size(MAX_REPLICAS) as usize)
-        .map(record)
-        .collect()
+/// Starts the HAProxy of a replica at `address`, with what it keeps and is known for.
+async fn start_replica(
+    environment: &Environment,
+    id: &FleetId,
+    name: &str,
+    template: &PodTemplate,
+    (directory, purpose): (PathBuf, &str),
+    address: IpAddr,
+) -> Result<Agent, FleetError> {
+    let launch = Launch {
+        name,
+        program: environment.program(&template.line)?,
+        directory,
+        purpose,
+        binds: template.ports.iter().map(|(listener, port)| (listener.clone(), vec![SocketAddr::new(address, *port)])).collect(),
+        health: SocketAddr::new(address, HEALTH_PORT),
+        threads: template.threads,
+        max_connections: template.max_connections,
+    };
+    environment.start(id, launch).await
 }
 
 fn listeners(model: &Model) -> Vec<ListenerRecord> {

@@ -3,7 +3,7 @@
 use super::urls::command;
 use super::view::{STOPPING, Shown, brief, url};
 use crate::cli::report::printable;
-use crate::status::json::{Diagnostic, Fleet, Replica, Status};
+use crate::status::json::{Diagnostic, Fleet, Replica, Rollout, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Teller {
         }
         for fleet in &now.fleets {
             let old = before.fleets.iter().find(|old| (&old.namespace, &old.name) == (&fleet.namespace, &fleet.name));
-            if old.is_none_or(|old| places(old) != places(fleet)) {
+            if old.is_none_or(|old| old.listeners != fleet.listeners) {
                 moved = true;
                 introduce(fleet, lines);
             }
@@ -80,6 +80,10 @@ impl Teller {
         let mut reloads: BTreeMap<(u64, &str), Vec<&str>> = BTreeMap::new();
         for replica in &now.replicas {
             let old = old.iter().find(|old| old.name == replica.name);
+            if old.is_none_or(|old| old.listeners != replica.listeners) && !replica.listeners.is_empty() && !starting {
+                let own: Vec<String> = replica.listeners.iter().map(url).collect();
+                lines.push(format!("fleet {id}: replica {} is at {}", replica.name, own.join(" and ")));
+            }
             if old.is_some_and(|old| old.ready != replica.ready) && !starting {
                 lines.push(format!("fleet {id}: replica {} is {}", replica.name, if replica.ready { "ready" } else { "not ready" }));
             }
@@ -98,11 +102,25 @@ impl Teller {
                 lines.push(format!("fleet {id}: replica {} is gone", gone.name));
             }
         }
+        tell_rollout(&id, before.and_then(|fleet| fleet.rollout.as_ref()), now.rollout.as_ref(), lines);
         let everywhere =
             !now.replicas.is_empty() && now.replicas.iter().all(|replica| replica.ready && replica.generation == now.generation);
         if everywhere && self.served.insert(id.clone(), now.generation) != Some(now.generation) && !starting {
             lines.push(format!("fleet {id}: generation {} (revision {}) is served by all replicas", now.generation, now.revision));
         }
+    }
+}
+
+/// That a rollout does not go on by itself any more, and why, or that it does again.
+fn tell_rollout(id: &str, before: Option<&Rollout>, now: Option<&Rollout>, lines: &mut Vec<String>) {
+    let stands = |rollout: &&Rollout| !["AsAsked", "Progressing"].contains(&rollout.state.as_str());
+    let (before, now) = (before.filter(stands), now.filter(stands));
+    match (before, now) {
+        (_, Some(now)) if before.is_none_or(|before| before.reasons != now.reasons) => {
+            lines.push(format!("fleet {id}: the rollout stands: {}", now.reasons.join("; ")));
+        }
+        (Some(_), None) => lines.push(format!("fleet {id}: the rollout goes on")),
+        _ => {}
     }
 }
 
@@ -119,12 +137,6 @@ fn introduce(fleet: &Fleet, lines: &mut Vec<String>) {
     for url in &fleet.urls {
         lines.push(format!("  {}", command(url, Ipv4Addr::LOCALHOST.into())));
     }
-}
-
-/// What of a fleet is worth telling anew when it changes: addresses, not URLs, of which every new route may bring some.
-fn places(fleet: &Fleet) -> impl PartialEq + use<'_> {
-    let replicas: Vec<_> = fleet.replicas.iter().map(|replica| (&replica.name, &replica.listeners)).collect();
-    (&fleet.listeners, replicas)
 }
 
 fn new_reloads<'a>(before: Option<&Replica>, now: &'a Replica) -> impl Iterator<Item = &'a crate::status::json::Reload> {
@@ -236,6 +248,30 @@ mod tests {
                 "fleet edge/public: generation 5 (revision 3) is served by all replicas",
             ]
         );
+    }
+
+    #[test]
+    fn a_replica_that_comes_later_tells_where_it_is_and_a_rollout_why_it_stands() {
+        let mut teller = Teller::default();
+        let mut now = status();
+        told(&mut teller, &now);
+        let mut new = now.fleets[0].replicas[0].clone();
+        new.name = "public-2".into();
+        new.listeners[0].address = "127.1.0.3:8080".into();
+        now.fleets[0].replicas.push(new);
+        now.fleets[0].replicas.remove(0);
+        let rollout = |state: &str| Some(Rollout { state: state.into(), reasons: vec!["a pod is late".into()], ..Rollout::default() });
+        now.fleets[0].rollout = rollout("Stalled");
+        assert_eq!(
+            told(&mut teller, &now),
+            [
+                "fleet edge/public: replica public-2 is at http://127.1.0.3:8080",
+                "fleet edge/public: replica public-0 is gone",
+                "fleet edge/public: the rollout stands: a pod is late",
+            ]
+        );
+        now.fleets[0].rollout = rollout("Progressing");
+        assert_eq!(told(&mut teller, &now), ["fleet edge/public: the rollout goes on"]);
     }
 
     #[test]

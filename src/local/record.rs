@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::rollout::Rollout;
+use crate::fleet::rollout::Template;
 use crate::model::FleetId;
 use crate::status::json::Protocol;
 
@@ -23,12 +26,12 @@ pub(super) struct Record {
     /// and manifests in files do not say how old they are.
     #[serde(default)]
     pub since: i64,
-    /// The release line that its replicas run, such as `3.4`.
-    pub line: String,
     /// Its listeners.
     pub listeners: Vec<ListenerRecord>,
     /// Its replicas.
     pub replicas: Vec<ReplicaRecord>,
+    /// How they come and go.
+    pub rollout: Rollout,
 }
 
 /// A listener of a fleet.
@@ -48,9 +51,11 @@ pub(super) struct ListenerRecord {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct ReplicaRecord {
     /// Its name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Its zone.
-    pub zone: Option<String>,
+    pub zone: Option<Arc<str>>,
+    /// What it is made of.
+    pub template: Template,
 }
 
 /// Where the fleet `id` keeps its things below the state directory.
@@ -123,7 +128,8 @@ mod tests {
     #[test]
     fn a_fleet_is_found_again_after_a_restart() {
         let state = tempfile::tempdir().unwrap();
-        let record = Record { generation: 7, revision: 3, line: "3.4".into(), ..Record::default() };
+        let replica = ReplicaRecord { name: "edge-0".into(), zone: Some("a".into()), template: Template("t".into()) };
+        let record = Record { generation: 7, revision: 3, replicas: vec![replica], ..Record::default() };
         record.save(state.path(), &fleet()).unwrap();
         assert_eq!(load(state.path()), [(fleet(), record)]);
     }

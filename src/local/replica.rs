@@ -1,80 +1,117 @@
 //! One HAProxy of a fleet.
 
 use super::record::{ListenerRecord, ReplicaRecord};
+use super::rollout::Seen;
 use crate::agent::{Agent, ReloadRecord};
+use crate::fleet::rollout::PodState;
 use crate::haproxy::plan::cause;
 use crate::status::json;
-use std::collections::BTreeMap;
+use k8s_openapi::jiff::Timestamp;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use tokio::task::AbortHandle;
 
-/// A HAProxy that runs.
-pub(super) struct Running {
-    pub agent: Agent,
+/// A replica from the moment on that it is decided on.
+pub(super) struct Replica {
     pub record: ReplicaRecord,
-    /// The program that it runs.
-    pub program: PathBuf,
-    /// The ports that it was started with, by listener.
-    pub ports: BTreeMap<String, u16>,
+    pub life: Life,
     /// Where it keeps its things, below the directory of the fleet.
     pub directory: PathBuf,
     /// What its address is remembered for.
     pub purpose: String,
-    pub address: IpAddr,
+    /// Where it is, once it was started.
+    pub address: Option<IpAddr>,
     /// Whether it has been given the present bundle once: from then on changes are enough.
     pub current: bool,
-    pub phase: Phase,
-    /// Whether it has served once and is known to the balancer: one that does not serve yet would count as down
-    /// there for a moment longer than it is.
-    pub joined: bool,
+    /// The number of the balancer's bundle that first had it. It has to have served by then: one that does not serve yet
+    /// would count as down there for a moment longer than it is.
+    pub admitted: Option<u64>,
+    pub state: PodState,
+    /// Whether it is being stopped.
+    pub departs: bool,
 }
 
-/// Where a replica is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// It is one of those that are wanted.
-    Wanted,
-    /// It is not wanted any more, but serves until those that are wanted do.
-    Retiring,
-    /// It finishes what it has.
-    Leaving,
+/// The process of a replica.
+pub(super) enum Life {
+    /// It is to be started.
+    Missing,
+    /// It is being started, by the attempt of this number.
+    Starting(u64, AbortHandle),
+    /// It runs.
+    Running(Agent),
+    /// It did not start, for this reason.
+    Failed(String),
 }
 
-impl Running {
-    /// Whether it is wanted and does not fit any more, or was on its way out and fits again.
-    pub(super) fn must_turn(&self, fits: bool) -> bool {
-        match self.phase {
-            Phase::Wanted => !fits,
-            Phase::Retiring => fits,
-            Phase::Leaving => false,
-        }
+impl Replica {
+    /// One that is to be started.
+    pub(super) fn new(record: ReplicaRecord, directory: PathBuf, purpose: String, now: Timestamp) -> Self {
+        let (life, state) = (Life::Missing, PodState::NotReady(now));
+        Self { record, life, directory, purpose, address: None, current: false, admitted: None, state, departs: false }
     }
 
-    /// Whether it serves this generation.
-    pub(super) fn serves(&self, generation: u64) -> bool {
-        let status = self.agent.status();
-        let status = status.borrow();
-        status.ready && self.current && status.generation == generation
+    pub(super) fn agent(&self) -> Option<&Agent> {
+        if let Life::Running(agent) = &self.life { Some(agent) } else { None }
+    }
+
+    pub(super) fn stays(&self) -> bool {
+        self.state != PodState::Ending
+    }
+
+    /// Its agent, as long as it is to serve what is new.
+    pub(super) fn follower(&self) -> Option<&Agent> {
+        self.agent().filter(|_| self.stays())
+    }
+
+    /// Whether its HAProxy serves something.
+    pub(super) fn is_up(&self) -> bool {
+        self.agent().is_some_and(|agent| agent.status().borrow().ready)
+    }
+
+    /// Takes in whether clients reach it.
+    pub(super) fn turn(&mut self, reached: bool, now: Timestamp) {
+        self.state = match (self.state, reached) {
+            (PodState::NotReady(_), true) => PodState::Ready(now),
+            (PodState::Ready(_), false) => PodState::NotReady(now),
+            (same, _) => same,
+        };
+    }
+
+    /// Whether clients reach it, and it serves this generation; before anything is delivered, whatever it has.
+    pub(super) fn serves(&self, generation: Option<u64>) -> bool {
+        let is_present = |agent: &Agent| generation.is_none_or(|wanted| self.current && agent.status().borrow().generation == wanted);
+        matches!(self.state, PodState::Ready(_)) && self.agent().is_some_and(is_present)
+    }
+
+    /// As the planner of rollouts is told of it.
+    pub(super) fn seen(&self) -> Seen {
+        // what it was given first it has taken by then; what came later may be on its way
+        let confirmed = self.current && self.agent().is_some_and(|agent| agent.status().borrow().generation > 0);
+        let ReplicaRecord { name, zone, template } = self.record.clone();
+        Seen { name, zone, template, state: self.state, confirmed }
     }
 
     /// As `/status` shows it, where the fleet is to serve `generation`.
-    pub(super) fn status(&self, name: &str, listeners: &[ListenerRecord], generation: u64) -> json::Replica {
-        let status = self.agent.status();
-        let status = status.borrow();
-        let own = |listener: &ListenerRecord| json::Listener {
-            name: listener.name.clone(),
-            protocol: listener.protocol,
-            address: SocketAddr::new(self.address, listener.pod_port).to_string(),
+    pub(super) fn status(&self, listeners: &[ListenerRecord], generation: u64) -> json::Replica {
+        let name = self.record.name.to_string();
+        let zone = self.record.zone.as_deref().map(str::to_owned);
+        let own = |listener: &ListenerRecord| {
+            let address = SocketAddr::new(self.address?, listener.pod_port).to_string();
+            Some(json::Listener { name: listener.name.clone(), protocol: listener.protocol, address })
         };
+        let listeners = listeners.iter().filter_map(own).collect();
+        let Some(agent) = self.agent() else { return json::Replica { name, zone, listeners, ..json::Replica::default() } };
+        let status = agent.status();
+        let status = status.borrow();
         json::Replica {
-            name: name.to_owned(),
-            zone: self.record.zone.clone(),
-            ready: status.ready && self.phase != Phase::Leaving,
+            name,
+            zone,
+            ready: status.ready && matches!(self.state, PodState::Ready(_)),
             connected: true,
             confirmed: status.generation == generation,
             haproxy_version: Some(status.version.to_string()),
             generation: status.generation,
-            listeners: listeners.iter().map(own).collect(),
+            listeners,
             reload_count: status.reload_count,
             reloads: status.reloads.iter().map(reload).collect(),
             runtime_commands: status.runtime_commands,

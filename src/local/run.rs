@@ -2,12 +2,12 @@
 
 use super::addresses::{Addresses, HEALTH_PORT, preferred_port, wait_until_free};
 use super::echoes::Echoes;
-use super::fleet::{Environment, FleetError, LocalFleet, MAX_REPLICAS};
+use super::fleet::{Environment, LocalFleet, MAX_REPLICAS, Trouble};
 use super::haproxies::{Haproxy, choose};
 use super::interrupt::Interrupts;
 use super::record::Record;
-use super::{record, state, view};
-use crate::admin;
+use super::{record, rollout, state, view};
+use crate::admin::{self, Ordered, Refusal, RefusalKind};
 use crate::agent::Agent;
 use crate::agent::room::make_room;
 use crate::api::{Created, IngressDeployment, conditions};
@@ -24,6 +24,7 @@ use crate::status::json::{self, Status};
 use crate::telemetry::Metrics;
 use crate::translate;
 use crate::world::Object;
+use k8s_openapi::jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch as latest};
+use tokio::sync::{Notify, mpsc, watch as latest};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -42,6 +43,8 @@ const TELL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Connections of each HAProxy: plenty on one machine.
 const MAX_CONNECTIONS: u32 = 4_000;
+/// Orders that may wait for an answer.
+const ORDERS: usize = 16;
 /// What could not be done is tried again that often.
 const RETRY: Duration = Duration::from_secs(2);
 /// How long the HAProxies of a `local` that was killed may take to end.
@@ -119,10 +122,11 @@ pub async fn run(settings: Settings, out: Output, interrupts: Interrupts) -> Res
     let _lock = lock(&settings.state)?;
     let metrics = Arc::new(Metrics::default());
     let (status, _) = latest::channel(Arc::new(Status::default()));
-    let admin = serve_admin(&settings, &status, &metrics).await?;
+    let (orders, ordered) = mpsc::channel(ORDERS);
+    let admin = serve_admin(&settings, &status, &metrics, orders).await?;
     let (shown, view) = latest::channel(view::Shown { admin, ..view::Shown::default() });
     let view = tokio::spawn(view::show(view, out, settings.live));
-    let mut local = Local::new(settings, status, shown, metrics)?;
+    let mut local = Local::new(settings, status, shown, metrics, ordered)?;
     // the start of a HAProxy may take long: whoever wants it to end need not wait for that
     let served = tokio::select! {
         served = local.serve() => served,
@@ -156,6 +160,7 @@ async fn serve_admin(
     settings: &Settings,
     status: &latest::Sender<Arc<Status>>,
     metrics: &Arc<Metrics>,
+    orders: admin::Orders,
 ) -> Result<Option<SocketAddr>, LocalError> {
     let Some(address) = settings.admin else { return Ok(None) };
     let listener = TcpListener::bind(address).await.map_err(|source| LocalError::Admin { address, source })?;
@@ -171,7 +176,7 @@ async fn serve_admin(
         open: true,
     };
     tokio::spawn(async move {
-        if let Err(error) = admin::serve(listener, served, std::future::pending()).await {
+        if let Err(error) = admin::serve_with_orders(listener, served, orders, std::future::pending()).await {
             tracing::error!(%error, "the admin server has ended");
         }
     });
@@ -197,6 +202,8 @@ struct Local {
     status: latest::Sender<Arc<Status>>,
     shown: latest::Sender<view::Shown>,
     metrics: Arc<Metrics>,
+    /// What people ask for by `--admin`.
+    ordered: mpsc::Receiver<Ordered>,
 }
 
 impl Local {
@@ -217,9 +224,18 @@ impl Local {
                     None => std::future::pending().await,
                 }
             };
+            let recheck = self.recheck_in();
+            let recheck = async {
+                match recheck {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 Some(()) = changes.changed() => self.follow_files().await?,
                 () = news.notified() => self.tidy().await,
+                () = recheck => self.tidy().await,
+                Some(ordered) = self.ordered.recv() => self.order(ordered).await,
                 Some(ended) = self.endings.join_next() => self.ended(ended),
                 _ = retry.tick(), if !self.troubles.is_empty() => self.retry().await,
                 () = due => {
@@ -237,6 +253,7 @@ impl Local {
         status: latest::Sender<Arc<Status>>,
         shown: latest::Sender<view::Shown>,
         metrics: Arc<Metrics>,
+        ordered: mpsc::Receiver<Ordered>,
     ) -> Result<Self, LocalError> {
         let default_certificate = state::default_certificate(&settings.state).map_err(io_error("cannot make a default certificate"))?;
         let secret = state::secret(&settings.state).map_err(io_error("cannot make a secret"))?;
@@ -278,6 +295,7 @@ impl Local {
             status,
             shown,
             metrics,
+            ordered,
         })
     }
 
@@ -406,7 +424,7 @@ impl Local {
         else {
             return;
         };
-        self.remarks.insert(id.clone(), remarks(deployment, &self.settings.haproxies));
+        self.remarks.insert(id.clone(), remarks(deployment, &self.settings.haproxies, self.environment.max_connections));
         let fleet = self.fleets.entry(id.clone()).or_insert_with(|| {
             let since = deployment.meta.creation.map_or(0, |created| created.0);
             LocalFleet::new(id.clone(), Record { since, ..Record::default() }, self.environment.clone())
@@ -422,37 +440,55 @@ impl Local {
             if self.pipeline.deployment(&id).is_some() {
                 self.bring(&id, Vec::new()).await;
             } else if let Some(fleet) = self.fleets.get_mut(&id) {
+                fleet.try_again();
                 let converged = fleet.converge(&mut self.addresses).await;
                 self.settle(&id, converged);
             }
         }
     }
 
-    fn settle(&mut self, id: &FleetId, outcome: Result<(), FleetError>) {
-        let Err(error) = outcome else {
+    fn settle(&mut self, id: &FleetId, outcome: Result<(), Trouble>) {
+        let Err(Trouble { message, help }) = outcome else {
             self.troubles.remove(id);
             return;
         };
-        let finding = Diagnostic::error(&object_of(id), "", codes::NOT_APPLIED, error.to_string(), error.help());
+        let finding = Diagnostic::error(&object_of(id), "", codes::NOT_APPLIED, message, help);
         if self.troubles.get(id) != Some(&finding) {
-            tracing::info!(fleet = %id, %error, "the fleet cannot be brought to what is wanted");
+            tracing::info!(fleet = %id, error = finding.message, "the fleet cannot be brought to what is wanted");
         }
         self.troubles.insert(id.clone(), finding);
     }
 
     async fn tidy(&mut self) {
-        let mut failed = Vec::new();
-        for (id, fleet) in &mut self.fleets {
-            if let Err(error) = fleet.tidy(&mut self.addresses).await {
-                failed.push((id.clone(), error));
-            }
-            if let Some(bundle) = self.pipeline.bundle(id) {
+        let ids: Vec<FleetId> = self.fleets.keys().cloned().collect();
+        for id in ids {
+            let Some(fleet) = self.fleets.get_mut(&id) else { continue };
+            let converged = fleet.converge(&mut self.addresses).await;
+            if let Some(bundle) = self.pipeline.bundle(&id) {
                 fleet.resync(bundle);
             }
+            self.settle(&id, converged);
         }
-        for (id, error) in failed {
-            self.settle(&id, Err(error));
-        }
+    }
+
+    /// How long nothing but time can change what is to be done.
+    fn recheck_in(&self) -> Option<Duration> {
+        let first = self.fleets.values().filter_map(LocalFleet::recheck_at).min()?;
+        Some(Duration::try_from(first.duration_since(Timestamp::now())).unwrap_or_default())
+    }
+
+    async fn order(&mut self, ordered: Ordered) {
+        let Ordered { namespace, fleet, order, answer } = ordered;
+        let id = FleetId { namespace: namespace.into(), name: fleet.into() };
+        let taken = if let Some(fleet) = self.fleets.get_mut(&id) {
+            fleet.order(&order, &mut self.addresses).await
+        } else {
+            let known: Vec<String> = self.fleets.keys().map(ToString::to_string).collect();
+            let help = if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
+            Err(Refusal { kind: RefusalKind::NotFound, error: format!("there is no fleet {id}"), help })
+        };
+        // whoever asked may not wait for the answer
+        let _ = answer.send(taken);
     }
 
     fn tell(&mut self) {
@@ -541,8 +577,8 @@ fn object_of(id: &FleetId) -> ObjectRef {
 }
 
 /// What a fleet asks for and does not get here.
-fn remarks(deployment: &IngressDeployment, haproxies: &[Haproxy]) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
+fn remarks(deployment: &IngressDeployment, haproxies: &[Haproxy], most: u32) -> Vec<Diagnostic> {
+    let mut found = rollout::remarks(deployment);
     let object = object_of(&pipeline::fleet_id(deployment));
     let line = deployment.spec.haproxy_version.as_str();
     if let (None, Some(instead)) = (choose(haproxies, line.parse().ok()), haproxies.first()) {
@@ -552,6 +588,16 @@ fn remarks(deployment: &IngressDeployment, haproxies: &[Haproxy]) -> Vec<Diagnos
             codes::NOT_FOUND,
             format!("there is no HAProxy {line} here, so this fleet runs on {}", instead.version),
             format!("start `local` with --haproxy PATH once for each line that is wanted; `tools/haproxy {line}` finds or gets one"),
+        ));
+    }
+    let connections = deployment.spec.tuning.as_ref().and_then(|tuning| u32::try_from(tuning.max_connections?).ok());
+    if let Some(asked) = connections.filter(|asked| *asked > most) {
+        found.push(Diagnostic::warning(
+            &object,
+            "spec.tuning.maxConnections",
+            codes::LIMIT_REACHED,
+            format!("{asked} connections are too many for a HAProxy of several on one machine: each takes {most} here"),
+            "a cluster gives each as many as are asked for",
         ));
     }
     let asked = deployment.spec.total_replicas();

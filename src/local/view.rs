@@ -124,6 +124,8 @@ fn draw_fleet(fleet: &Fleet, lines: &mut Vec<String>) {
     for replica in &fleet.replicas {
         lines.push(draw_replica(replica, fleet.generation, names));
     }
+    let rollout = fleet.rollout.iter().filter(|rollout| rollout.state != "AsAsked");
+    lines.extend(rollout.flat_map(|rollout| &rollout.reasons).map(|reason| format!("  ○ {reason}")));
     for url in &fleet.urls {
         lines.push(format!("    {}", command(url, Ipv4Addr::LOCALHOST.into())));
     }

@@ -66,6 +66,44 @@ pub struct Fleet {
     pub replicas: Vec<Replica>,
     /// Some URLs that the fleet answers, to try it out.
     pub urls: Vec<String>,
+    /// How its pods are replaced.
+    pub rollout: Option<Rollout>,
+}
+
+/// How the pods of a fleet are replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rollout {
+    /// `AsAsked`, `Progressing`, `Paused` (the rollout), `Frozen` (`spec.paused`), `Aborted` or `Stalled`.
+    pub state: String,
+    /// The template that all pods are to have.
+    pub template: String,
+    /// The one that all of them had last.
+    pub stable: Option<String>,
+    /// What is done, or waited for, the most important thing first.
+    pub reasons: Vec<String>,
+    /// The zones in the order in which they are changed.
+    pub zones: Vec<RolloutZone>,
+}
+
+/// How far a zone is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RolloutZone {
+    /// Its name; `null` where no zones are listed.
+    pub name: Option<String>,
+    /// The template that its pods get.
+    pub template: String,
+    /// Pods that are not on their way out.
+    pub pods: u64,
+    /// Those of them that have the template that all are to have.
+    pub updated: u64,
+    /// Those of them that serve.
+    pub ready: u64,
+    /// Whether pods may be taken from it.
+    pub turn: bool,
+    /// Whether no more of its pods are replaced for now.
+    pub paused: bool,
 }
 
 /// An address that is listened on.
@@ -281,6 +319,21 @@ mod tests {
                 addresses: vec!["192.0.2.1".into()],
                 worst: vec![(&report::Located::from(finding.clone())).into()],
                 urls: Vec::new(),
+                rollout: Some(Rollout {
+                    state: "Progressing".into(),
+                    template: "t2".into(),
+                    stable: Some("t1".into()),
+                    reasons: vec!["zone a: its pods are replaced".into()],
+                    zones: vec![RolloutZone {
+                        name: Some("a".into()),
+                        template: "t2".into(),
+                        pods: 3,
+                        updated: 1,
+                        ready: 2,
+                        turn: true,
+                        paused: false,
+                    }],
+                }),
                 revision: 1,
                 generation: 2,
                 digest: "00".into(),
@@ -316,7 +369,13 @@ mod tests {
                 "fleets": [{
                     "namespace": "edge", "name": "public", "class": "public", "ready": true, "state": "AsAsked",
                     "message": "the fleet serves as asked", "desired": 1, "addresses": ["192.0.2.1"], "worst": [finding],
-                    "urls": [], "revision": 1, "generation": 2, "digest": "00",
+                    "urls": [], "rollout": {
+                        "state": "Progressing", "template": "t2", "stable": "t1", "reasons": ["zone a: its pods are replaced"],
+                        "zones": [{
+                            "name": "a", "template": "t2", "pods": 3, "updated": 1, "ready": 2, "turn": true, "paused": false,
+                        }],
+                    },
+                    "revision": 1, "generation": 2, "digest": "00",
                     "listeners": [listener],
                     "replicas": [{
                         "name": "public-0", "zone": null, "ready": true, "connected": true, "confirmed": true, "haproxy_version": "3.4.7",

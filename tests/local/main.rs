@@ -7,7 +7,7 @@ mod support;
 
 use fleet_load::{Config, Handle, Load, Protocol, Target};
 use haproxy_fleet::local::echo::Echo;
-use haproxy_fleet::status::json::{Fleet, Status};
+use haproxy_fleet::status::json::{Fleet, Rollout, RolloutZone, Status};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -194,7 +194,8 @@ fn fleet(name: &str, replicas: u32, more: &str) -> String {
     let [http, https] = [0, 1].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
     format!(
         "apiVersion: haproxy-fleet.dev/v1alpha1\nkind: IngressDeployment\nmetadata: {{name: {name}, namespace: infra}}\n\
-         spec:\n  ingressClassName: {name}\n  replicas: {replicas}\n  ports: {{http: {http}, https: {https}}}\n{more}---\n"
+         spec:\n  ingressClassName: {name}\n  replicas: {replicas}\n  ports: {{http: {http}, https: {https}}}\n  \
+         rollout: {{minReadySeconds: 0, progressDeadlineSeconds: 5}}\n{more}---\n"
     )
 }
 
@@ -230,7 +231,12 @@ struct Requests(Vec<Handle>);
 
 impl Requests {
     fn start(target: &Target) -> Self {
-        let start = |protocol| Load::start(Config { protocol, rate: 60.0, requests: None, ..Config::new(vec![target.clone()]) }).unwrap();
+        Self::at(60.0, target)
+    }
+
+    /// So many of each kind in a second.
+    fn at(rate: f64, target: &Target) -> Self {
+        let start = |protocol| Load::start(Config { protocol, rate, requests: None, ..Config::new(vec![target.clone()]) }).unwrap();
         Self([Protocol::Http1KeepAlive, Protocol::Http1Close].map(start).into())
     }
 
@@ -459,12 +465,14 @@ async fn a_fleet_changes_its_size_zones_and_release_without_a_lost_request() {
     let names = |status: &Status| status.fleets[0].replicas.iter().map(|replica| replica.name.clone()).collect::<Vec<_>>();
     let zones = "  zones: [{name: a}, {name: b}]\n";
     for (spec, wanted) in [
-        (base.replace("replicas: 1", "replicas: 3"), vec!["edge-0", "edge-1", "edge-2"]),
-        (base.clone(), vec!["edge-0"]),
+        (base.replace("replicas: 1", "replicas: 3"), vec!["edge-", "edge-", "edge-"]),
+        (base.clone(), vec!["edge-"]),
         (base.replace("replicas: 1\n", &format!("replicas: 2\n{zones}")), vec!["edge-a-0", "edge-b-0"]),
     ] {
         home.write("fleet.yaml", &spec);
-        local.until("the size is right", |status| status.ready && names(status) == wanted).await;
+        let are_wanted =
+            |names: &[String]| names.len() == wanted.len() && names.iter().zip(&wanted).all(|(name, start)| name.starts_with(start));
+        local.until("the size is right", |status| status.ready && are_wanted(&names(status))).await;
     }
     // tools/haproxy may be a script that runs the program with libraries of its own
     let running = |haproxy: &Path| {
@@ -477,7 +485,7 @@ async fn a_fleet_changes_its_size_zones_and_release_without_a_lost_request() {
     };
     assert_eq!(running(both()[1]), 0);
     home.write("fleet.yaml", &base.replace("replicas: 1", "replicas: 1\n  haproxyVersion: \"3.2\""));
-    local.until("one replica is left", |status| status.ready && names(status) == ["edge-0"]).await;
+    local.until("one replica is left", |status| status.ready && names(status).len() == 1).await;
     // master and worker
     assert_eq!(running(both()[1]), 2);
     load.none_is_lost("sizes, zones and releases").await;
@@ -574,4 +582,158 @@ async fn what_haproxy_refuses_names_its_source_and_leaves_the_rest_as_it_was() {
     }
     local.until("all is well", |status| status.ready && status.diagnostics.iter().all(|found| found.severity != "error")).await;
     load.none_is_lost("refusals").await;
+}
+
+impl Local {
+    /// Gives an order as a person does.
+    async fn order(&self, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.admin).await.unwrap();
+        let length = body.len();
+        let request = format!(
+            "POST /fleets/infra/edge/{path} HTTP/1.1\r\nHost: admin\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    /// Waits until nothing is left to do, with as many replicas of this template, or of another one than `before`.
+    async fn rolled_out(&self, before: &str, replicas: usize) -> String {
+        let is_done = |status: &Status| {
+            let fleet = &status.fleets[0];
+            let rollout = fleet.rollout.as_ref().is_some_and(|rollout| {
+                let is_whole = |zone: &RolloutZone| zone.updated == zone.pods && zone.ready == zone.pods && !zone.turn;
+                rollout.template != before && rollout.stable.as_ref() == Some(&rollout.template) && rollout.zones.iter().all(is_whole)
+            });
+            status.ready && rollout && fleet.replicas.len() == replicas
+        };
+        template(&self.until("all of it has another template", is_done).await)
+    }
+}
+
+fn rollout(status: &Status) -> &Rollout {
+    status.fleets[0].rollout.as_ref().unwrap()
+}
+
+fn template(status: &Status) -> String {
+    rollout(status).template.clone()
+}
+
+/// A HAProxy that says that it is one of 3.2, and never starts.
+fn broken_haproxy(home: &Home) -> PathBuf {
+    let path = home.directory.path().join("haproxy-that-does-not-start");
+    let script = "#!/bin/sh\n[ \"$1\" = -v ] && { echo 'HAProxy version 3.2.26 2026/01/01'; exit 0; }\n\
+                  echo '[ALERT]    (1) : cannot start on this machine' >&2\nexit 1\n";
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_are_replaced_scaled_restarted_and_drained_without_a_lost_request() {
+    let home = Home::new();
+    home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
+    let base = fleet("edge", 2, "");
+    home.write("fleet.yaml", &base);
+    let local = Local::ready(&home, &both(), &["--echo"]).await;
+    let mut now = local.rolled_out("", 2).await;
+    let http = address_of(&local.status().await.unwrap().fleets[0], "http");
+    let load = Requests::at(20.0, &Target::new(http, "web.localhost", "/").answered_by("shop/web"));
+    let zones = base.replace("replicas: 2\n", "replicas: 2\n  zones: [{name: a}, {name: b}]\n");
+    let with = |base: &str, more: &str| base.replace("  rollout:", &format!("{more}  rollout:"));
+    for spec in [
+        with(&base, "  haproxyVersion: \"3.2\"\n"),
+        with(&base, "  tuning: {threads: 2}\n"),
+        with(&base, "  podTemplatePatch: [{op: add, path: /spec/hostname, value: edge}]\n"),
+    ] {
+        home.write("fleet.yaml", &spec);
+        now = local.rolled_out(&now, 2).await;
+    }
+    assert_eq!(local.order("rollout/restart", "").await.0, 200);
+    now = local.rolled_out(&now, 2).await;
+
+    // sizes
+    for size in [4, 2] {
+        let spec = with(&base, "  podTemplatePatch: [{op: add, path: /spec/hostname, value: edge}]\n");
+        home.write("fleet.yaml", &spec.replace("replicas: 2", &format!("replicas: {size}")));
+        local.until("the size is right", |status| status.ready && status.fleets[0].replicas.len() == size).await;
+        assert_eq!(template(&local.status().await.unwrap()), now, "a size is no part of a template");
+    }
+
+    // zone by zone
+    home.write("fleet.yaml", &zones);
+    now = local.rolled_out(&now, 2).await;
+    home.write("fleet.yaml", &with(&zones, "  podAnnotations: {a: b}\n"));
+    local.rolled_out(&now, 2).await;
+
+    // by hand: the first one is led away from, the last one is not
+    let name = |status: &Status, zone: &str| {
+        let ours = status.fleets[0].replicas.iter().find(|replica| replica.zone.as_deref() == Some(zone));
+        ours.unwrap().name.clone()
+    };
+    let status = local.status().await.unwrap();
+    let (a, b) = (name(&status, "a"), name(&status, "b"));
+    let drained = |status: &Status, name: &str| status.fleets[0].replicas.iter().any(|replica| replica.name == name && !replica.ready);
+    let (code, said) = local.order("drain", &format!(r#"{{"pod": "{a}"}}"#)).await;
+    assert_eq!(code, 200, "{said}");
+    local.until("it is drained", |status| drained(status, &a)).await;
+    let (code, said) = local.order("drain", r#"{"zone": "b"}"#).await;
+    assert!(code == 409 && said.contains("zone/b of fleet infra/edge is not drained: no other replica serves"), "{code} {said}");
+    assert!(said.contains("by force"), "{said}");
+    assert!(!drained(&local.status().await.unwrap(), &b));
+    let (code, said) = local.order("undrain", &format!(r#"{{"pod": "{a}"}}"#)).await;
+    assert_eq!(code, 200, "{said}");
+    local.until("it serves again", |status| status.ready && !drained(status, &a)).await;
+    assert_eq!(local.order("drain", r#"{"pod": "nobody"}"#).await.0, 404);
+    assert_eq!(local.order("rollout/undo", "").await.0, 404);
+    assert_eq!(local.order("drain", "{}").await.0, 400);
+    load.none_is_lost("rollouts").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_stops_in_its_zone() {
+    let home = Home::new();
+    home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
+    let base = fleet("edge", 2, "  zones: [{name: a}, {name: b}]\n");
+    home.write("fleet.yaml", &base);
+    let broken = broken_haproxy(&home);
+    let local = Local::ready(&home, &[both()[0], &broken], &["--echo"]).await;
+    let first = local.rolled_out("", 2).await;
+    let http = address_of(&local.status().await.unwrap().fleets[0], "http");
+    let load = Requests::at(20.0, &Target::new(http, "web.localhost", "/").answered_by("shop/web"));
+    let with = |more: &str| base.replace("  rollout:", &format!("{more}  rollout:"));
+    let pods = |status: &Status, template: &str| {
+        let zones = rollout(status).zones.iter().filter(|zone| zone.template == template);
+        zones.map(|zone| zone.pods).sum::<u64>()
+    };
+
+    // paused: nothing is replaced until it is resumed
+    assert_eq!(local.order("rollout/pause", "").await.0, 200);
+    home.write("fleet.yaml", &with("  tuning: {threads: 2}\n"));
+    let paused = local.until("it is paused", |status| rollout(status).state == "Paused" && template(status) != first).await;
+    assert_eq!(pods(&paused, &first), 2, "{paused:#?}");
+    assert_eq!(local.order("rollout/resume", "").await.0, 200);
+    let second = local.rolled_out(&first, 2).await;
+    let (code, said) = local.order("rollout/abort", "").await;
+    assert!(code == 409 && said.contains("there is no rollout of fleet infra/edge to abort"), "{code} {said}");
+
+    // one that does not start: the first zone is named, and the old replicas serve on
+    home.write("fleet.yaml", &with("  haproxyVersion: \"3.2\"\n"));
+    let is_told = |status: &Status| status.diagnostics.iter().any(|found| found.message.contains("cannot start on this machine"));
+    let stalled = local.until("it stalls", |status| rollout(status).state == "Stalled" && is_told(status)).await;
+    let reasons = &rollout(&stalled).reasons;
+    assert!(reasons[0].contains("in zone a is not ready and its time is over"), "{reasons:?}");
+    assert_eq!(stalled.fleets[0].replicas.iter().filter(|replica| replica.ready).count(), 2, "{stalled:#?}");
+    assert_eq!(rollout(&stalled).zones[1].template, second, "the other zone is not touched");
+    let (code, said) = local.order("rollout/abort", "").await;
+    assert!(code == 200 && said.contains(&second), "{code} {said}");
+    let aborted =
+        |status: &Status| rollout(status).state == "Aborted" && pods(status, &second) == 2 && status.fleets[0].replicas.len() == 2;
+    local.until("all of it is as before", aborted).await;
+
+    // what is given up is not tried again, and another change is
+    home.write("fleet.yaml", &with("  tuning: {threads: 3}\n"));
+    local.rolled_out(&second, 2).await;
+    load.none_is_lost("pauses and aborts").await;
 }

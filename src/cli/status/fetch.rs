@@ -1,10 +1,10 @@
-//! Reads `/status` over whatever leads there.
+//! Asks what serves `/status`, over whatever leads there.
 
 use crate::cli::Error;
 use crate::status::json::Status;
 use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use std::error::Error as StdError;
@@ -20,7 +20,7 @@ const LARGEST: usize = 1 << 28;
 
 /// Why there is no state of everything.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FetchError {
+pub(in crate::cli) enum FetchError {
     /// The connection failed.
     #[error("{0}")]
     Connection(Box<dyn StdError + Send + Sync>),
@@ -47,10 +47,19 @@ impl FetchError {
 }
 
 /// The state that is served at `address`.
-pub(super) async fn from_address(address: SocketAddr) -> Result<Status, Error> {
+pub(in crate::cli) async fn from_address(address: SocketAddr) -> Result<Status, Error> {
+    at(address, async |stream| from_stream(stream).await).await
+}
+
+/// What `address` answers to `body` at `path`.
+pub(in crate::cli) async fn post(address: SocketAddr, path: &str, body: Vec<u8>) -> Result<(StatusCode, Bytes), Error> {
+    at(address, async |stream| exchange(stream, Method::POST, path, body.clone()).await).await
+}
+
+/// What comes of a connection to `address`.
+async fn at<T>(address: SocketAddr, ask: impl AsyncFnOnce(TcpStream) -> Result<T, FetchError>) -> Result<T, Error> {
     let fetched = tokio::time::timeout(PATIENCE, async {
-        let stream = TcpStream::connect(address).await.map_err(|error| FetchError::Connection(error.into()))?;
-        from_stream(stream).await
+        ask(TcpStream::connect(address).await.map_err(|error| FetchError::Connection(error.into()))?).await
     });
     fetched.await.unwrap_or(Err(FetchError::Late)).map_err(|error| match error {
         FetchError::Connection(error) => Error::new(
@@ -66,10 +75,15 @@ pub(super) async fn from_stream<S>(stream: S) -> Result<Status, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    tokio::time::timeout(PATIENCE, exchange(stream)).await.unwrap_or(Err(FetchError::Late))
+    let asked = tokio::time::timeout(PATIENCE, exchange(stream, Method::GET, "/status", Vec::new()));
+    let (code, body) = asked.await.unwrap_or(Err(FetchError::Late))?;
+    if code != StatusCode::OK {
+        return Err(FetchError::Answer(code));
+    }
+    Ok(serde_json::from_slice(&body)?)
 }
 
-async fn exchange<S>(stream: S) -> Result<Status, FetchError>
+async fn exchange<S>(stream: S, method: Method, path: &str, body: Vec<u8>) -> Result<(StatusCode, Bytes), FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -77,14 +91,12 @@ where
     let (mut sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(connection)?;
     // it ends with the answer; what is wrong with it is wrong with that
     tokio::spawn(driver);
-    let request = Request::get("/status").header(header::HOST, "localhost").header(header::CONNECTION, "close").body(Empty::<Bytes>::new());
-    let request = request.map_err(|error| FetchError::Connection(error.into()))?;
+    let request = Request::builder().method(method).uri(path).header(header::HOST, "localhost").header(header::CONNECTION, "close");
+    let request = request.body(Full::<Bytes>::from(body)).map_err(|error| FetchError::Connection(error.into()))?;
     let answer = sender.send_request(request).await.map_err(connection)?;
-    if answer.status() != StatusCode::OK {
-        return Err(FetchError::Answer(answer.status()));
-    }
+    let code = answer.status();
     let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(FetchError::Connection)?;
-    Ok(serde_json::from_slice(&body.to_bytes())?)
+    Ok((code, body.to_bytes()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `status`: how the fleets are, by the word of `local` or of the operator in a cluster.
 
 mod cluster;
-mod fetch;
+pub(super) mod fetch;
 mod table;
 
 use super::report::Style;

@@ -4,6 +4,8 @@
 //! says which template it has and whether it has the turn, the `IngressDeployment` says which template the whole fleet
 //! ran last and which one is given up.
 //!
+//! A [`Platform`] says what is observed and carries the write out.
+//!
 //! A zone is a Deployment, and Kubernetes replaces its pods, new ones first. The planner holds the Deployment paused
 //! while a pod of the new template does not count yet or any pod of the fleet drains, and lets it go on when taking the
 //! next old pod is safe. So nothing is lost when the planner is absent: one zone goes on by the rules of Kubernetes, and
@@ -17,11 +19,13 @@
 mod capacity;
 pub mod kubernetes;
 mod observed;
+mod platform;
 mod sizes;
 mod step;
 mod templates;
 
 pub use observed::{Asked, Observed, Pod, PodState, Rules, Template, Zone};
+pub use platform::{Platform, advance};
 pub use step::{Action, Change, Decision, Reason, Why, step};
 
 #[cfg(test)]

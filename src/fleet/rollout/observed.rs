@@ -1,11 +1,13 @@
 //! What is observed of a fleet, and what follows from it for one zone or pod.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
 /// Which pod template: a name for its content that is the same in all zones, such as its hash.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Template(pub Arc<str>);
 
 /// A fleet as it is and as it is to be.

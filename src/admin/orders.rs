@@ -1,0 +1,282 @@
+//! What people ask of a fleet, and how it is answered.
+
+use axum::body::Bytes;
+use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use tokio::sync::{mpsc, oneshot};
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The rollout stops where it is.
+    Pause,
+    /// It goes on.
+    Resume,
+    /// Its template is given up for the one before.
+    Abort,
+    /// All pods are replaced.
+    Restart,
+    /// Clients are led away from pods, which stay.
+    Drain {
+        /// Which.
+        target: Target,
+        /// Whatever else is the case.
+        force: bool,
+    },
+    /// They are led back.
+    Undrain(Target),
+}
+
+/// Pods, by what they have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// One, by its name.
+    Pod(String),
+    /// Those of a zone.
+    Zone(String),
+}
+
+/// An order for a fleet.
+#[derive(Debug)]
+pub struct Ordered {
+    /// The namespace of the fleet.
+    pub namespace: String,
+    /// Its name.
+    pub fleet: String,
+    /// What is asked.
+    pub order: Order,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<Result<Done, Refusal>>,
+}
+
+/// Where orders go.
+pub type Orders = mpsc::Sender<Ordered>;
+
+/// An order that was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// What happens now.
+    pub message: String,
+}
+
+/// An order that was not taken. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What is wrong with it.
+    #[serde(skip)]
+    pub kind: RefusalKind,
+    /// Which object, and why not.
+    pub error: String,
+    /// What to do about it.
+    pub help: String,
+}
+
+/// What is wrong with an order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// It says nothing that can be understood.
+    Invalid,
+    /// What it is about does not exist.
+    NotFound,
+    /// It cannot be done as things are.
+    #[default]
+    Conflict,
+}
+
+/// The body of drains and their contrary, as it is sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainBody {
+    /// The name of a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// Or that of a zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Whatever else is the case.
+    #[serde(default)]
+    pub force: bool,
+}
+
+impl Order {
+    /// Where it is sent to, below the path of its fleet.
+    pub fn path(&self) -> &'static str {
+        match self {
+            Self::Pause => "rollout/pause",
+            Self::Resume => "rollout/resume",
+            Self::Abort => "rollout/abort",
+            Self::Restart => "rollout/restart",
+            Self::Drain { .. } => "drain",
+            Self::Undrain(_) => "undrain",
+        }
+    }
+
+    /// What is sent there.
+    pub fn body(&self) -> Option<DrainBody> {
+        match self {
+            Self::Drain { target, force } => Some(DrainBody::of(target, *force)),
+            Self::Undrain(target) => Some(DrainBody::of(target, false)),
+            _ => None,
+        }
+    }
+
+    /// The order that was sent to `path` with `body`; none if nothing is ordered there.
+    pub fn read(path: &str, body: &[u8]) -> Option<Result<Self, Refusal>> {
+        Some(match path {
+            "rollout/pause" => Ok(Self::Pause),
+            "rollout/resume" => Ok(Self::Resume),
+            "rollout/abort" => Ok(Self::Abort),
+            "rollout/restart" => Ok(Self::Restart),
+            "drain" => DrainBody::read(body).map(|(target, force)| Self::Drain { target, force }),
+            "undrain" => DrainBody::read(body).map(|(target, _)| Self::Undrain(target)),
+            _ => return None,
+        })
+    }
+}
+
+impl DrainBody {
+    fn of(target: &Target, force: bool) -> Self {
+        match target {
+            Target::Pod(name) => Self { pod: Some(name.clone()), zone: None, force },
+            Target::Zone(name) => Self { pod: None, zone: Some(name.clone()), force },
+        }
+    }
+
+    fn read(body: &[u8]) -> Result<(Target, bool), Refusal> {
+        let invalid = |error: String| Refusal {
+            kind: RefusalKind::Invalid,
+            error,
+            help: r#"send {"pod": NAME} or {"zone": NAME}, with "force": true to drain whatever else is the case"#.to_owned(),
+        };
+        let read: Self = serde_json::from_slice(body).map_err(|error| invalid(format!("the body cannot be read: {error}")))?;
+        match (read.pod, read.zone) {
+            (Some(pod), None) => Ok((Target::Pod(pod), read.force)),
+            (None, Some(zone)) => Ok((Target::Zone(zone), read.force)),
+            _ => Err(invalid("the body names no pod and no zone, or both".to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(name) => write!(f, "pod/{name}"),
+            Self::Zone(name) => write!(f, "zone/{name}"),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some(("pod", name)) if !name.is_empty() => Ok(Self::Pod(name.to_owned())),
+            Some(("zone", name)) if !name.is_empty() => Ok(Self::Zone(name.to_owned())),
+            _ => Err(format!("{text:?} names no pods: write pod/NAME or zone/NAME")),
+        }
+    }
+}
+
+pub(super) fn router(orders: Orders) -> Router {
+    Router::new()
+        .route("/fleets/{namespace}/{fleet}/{*order}", post(take))
+        .route_layer(middleware::from_fn(only_by_people_here))
+        .with_state(orders)
+}
+
+/// Orders change what serves: they are taken from who is on this machine, and not from pages that a browser shows there.
+async fn only_by_people_here(ConnectInfo(client): ConnectInfo<SocketAddr>, request: Request, next: Next) -> Response {
+    let is_of_page = request.headers().contains_key(header::ORIGIN);
+    if client.ip().to_canonical().is_loopback() && !is_of_page {
+        return next.run(request).await;
+    }
+    let error = if is_of_page { "orders are not taken from web pages" } else { "orders are taken from this machine only" };
+    let refusal =
+        Refusal { kind: RefusalKind::Conflict, error: error.to_owned(), help: "give it on this machine by haproxy-fleet".to_owned() };
+    (StatusCode::FORBIDDEN, Json(refusal)).into_response()
+}
+
+async fn take(
+    State(orders): State<Orders>,
+    Path((namespace, fleet, path)): Path<(String, String, String)>,
+    body: Bytes,
+) -> Result<Json<Done>, Refusal> {
+    let order = Order::read(&path, &body).unwrap_or_else(|| {
+        Err(Refusal {
+            kind: RefusalKind::NotFound,
+            error: format!("nothing is ordered by {path}"),
+            help: "use rollout/pause, rollout/resume, rollout/abort, rollout/restart, drain or undrain".to_owned(),
+        })
+    })?;
+    let stops = || Refusal {
+        kind: RefusalKind::Conflict,
+        error: format!("fleet {namespace}/{fleet} takes no orders: everything is about to end"),
+        help: "start it again".to_owned(),
+    };
+    let (answer, answered) = oneshot::channel();
+    let ordered = Ordered { namespace: namespace.clone(), fleet: fleet.clone(), order, answer };
+    orders.send(ordered).await.map_err(|_| stops())?;
+    answered.await.map_err(|_| stops())?.map(Json)
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let code = match self.kind {
+            RefusalKind::Invalid => StatusCode::BAD_REQUEST,
+            RefusalKind::NotFound => StatusCode::NOT_FOUND,
+            RefusalKind::Conflict => StatusCode::CONFLICT,
+        };
+        (code, Json(self)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_what_is_read() {
+        let drain = |target, force| Order::Drain { target, force };
+        for order in [
+            Order::Pause,
+            Order::Resume,
+            Order::Abort,
+            Order::Restart,
+            drain(Target::Pod("a".into()), false),
+            drain(Target::Zone("b".into()), true),
+            Order::Undrain(Target::Zone("b".into())),
+        ] {
+            let body = order.body().map(|body| serde_json::to_vec(&body).unwrap()).unwrap_or_default();
+            assert_eq!(Order::read(order.path(), &body).unwrap().unwrap(), order);
+        }
+        assert_eq!(Order::read("rollout/undo", b""), None);
+    }
+
+    #[test]
+    fn a_body_that_names_nothing_or_too_much_is_refused_with_what_to_send() {
+        for body in ["", "{}", r#"{"pod": "a", "zone": "b"}"#, r#"{"pod": "a", "forced": true}"#] {
+            let refusal = Order::read("drain", body.as_bytes()).unwrap().unwrap_err();
+            assert!(refusal.kind == RefusalKind::Invalid && refusal.help.contains(r#"{"zone": NAME}"#), "{body}: {refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_target_is_written_as_it_is_read() {
+        for text in ["pod/edge-0", "zone/a"] {
+            assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
+        }
+        for text in ["edge-0", "pod/", "node/a"] {
+            assert!(text.parse::<Target>().unwrap_err().contains("write pod/NAME or zone/NAME"));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! `rollout`, `drain` and `undrain`: what people ask of a fleet, and how it goes on.
+
+mod admin;
+mod choice;
+mod progress;
+
+use super::{Error, Exit, Output};
+use crate::admin::{Done, Order, Target};
+use crate::status::json::{Fleet, Status};
+use admin::Admin;
+use choice::FleetName;
+use clap::{ArgAction, Args, Subcommand};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub(super) const HELP: &str = "\
+`status` follows the rollout until it is done, or says what it waits for when it does not go on by
+itself. `pause` stops it where it is; sizes and drains by hand go on. `abort` goes back to the
+template that the whole fleet ran last. `restart` replaces all pods.
+
+Examples:
+  haproxy-fleet rollout status --admin 127.0.0.1:9901
+  haproxy-fleet rollout pause infra/edge --admin 127.0.0.1:9901
+  haproxy-fleet rollout abort --admin 127.0.0.1:9901
+
+Exit status:
+  0  it is done, or the order was taken
+  1  status: it is not done, or does not go on by itself
+  2  usage, or the order was not taken";
+
+pub(super) const DRAIN_HELP: &str = "\
+A pod that is drained gets no new connections and keeps what it has: nothing of it ends, and
+`undrain` gives it back. What would take the last ready pod is refused, unless it is forced. A
+rollout waits as long as a pod is drained by hand.
+
+Examples:
+  haproxy-fleet drain pod/edge-0 --admin 127.0.0.1:9901
+  haproxy-fleet drain zone/a infra/edge --force --admin 127.0.0.1:9901
+
+Exit status:
+  0  the order was taken
+  2  usage, or the order was not taken";
+
+pub(super) const UNDRAIN_HELP: &str = "\
+Examples:
+  haproxy-fleet undrain pod/edge-0 --admin 127.0.0.1:9901
+  haproxy-fleet undrain zone/a infra/edge --admin 127.0.0.1:9901
+
+Exit status:
+  0  the order was taken
+  2  usage, or the order was not taken";
+
+/// How often the state is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// `rollout`.
+#[derive(Debug, Args)]
+pub struct RolloutArguments {
+    #[command(subcommand)]
+    verb: RolloutVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum RolloutVerb {
+    /// Say how far it is, and what it waits for
+    Status {
+        /// Wait until it is done, or does not go on by itself
+        #[arg(short, long, action = ArgAction::Set, default_value_t = true)]
+        watch: bool,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// Stop it where it is
+    Pause(Whose),
+    /// Let it go on
+    Resume(Whose),
+    /// Go back to the template that the whole fleet ran last
+    Abort(Whose),
+    /// Replace all pods, one after the other
+    Restart(Whose),
+}
+
+/// `drain`.
+#[derive(Debug, Args)]
+pub struct DrainArguments {
+    /// What is drained
+    #[arg(value_name = "pod/NAME|zone/NAME")]
+    target: Target,
+    /// Drain it whatever else is the case
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    whose: Whose,
+}
+
+/// `undrain`.
+#[derive(Debug, Args)]
+pub struct UndrainArguments {
+    /// What is drained
+    #[arg(value_name = "pod/NAME|zone/NAME")]
+    target: Target,
+    #[command(flatten)]
+    whose: Whose,
+}
+
+/// A fleet, and where it is.
+#[derive(Debug, Args)]
+struct Whose {
+    /// The fleet
+    ///
+    /// [default: the only one, or the only one that has what is named]
+    #[arg(value_name = "[NAMESPACE/]FLEET")]
+    fleet: Option<FleetName>,
+    /// Where `local --admin` listens
+    #[arg(long, value_name = "IP:PORT")]
+    admin: SocketAddr,
+}
+
+/// Where fleets are seen and take orders.
+trait Verbs {
+    /// The state of everything.
+    async fn status(&self) -> Result<Status, Error>;
+
+    /// Gives an order to a fleet.
+    async fn order(&self, fleet: &Fleet, order: &Order) -> Result<Done, Error>;
+}
+
+pub(super) fn run(arguments: &RolloutArguments, out: &mut Output) -> Result<Exit, Error> {
+    match &arguments.verb {
+        RolloutVerb::Status { watch, whose } => block_on(follow(&whose.verbs(), whose.fleet.as_ref(), *watch, out)),
+        RolloutVerb::Pause(whose) => whose.give(&Order::Pause, out),
+        RolloutVerb::Resume(whose) => whose.give(&Order::Resume, out),
+        RolloutVerb::Abort(whose) => whose.give(&Order::Abort, out),
+        RolloutVerb::Restart(whose) => whose.give(&Order::Restart, out),
+    }
+}
+
+pub(super) fn drain(arguments: &DrainArguments, out: &mut Output) -> Result<Exit, Error> {
+    arguments.whose.give(&Order::Drain { target: arguments.target.clone(), force: arguments.force }, out)
+}
+
+pub(super) fn undrain(arguments: &UndrainArguments, out: &mut Output) -> Result<Exit, Error> {
+    arguments.whose.give(&Order::Undrain(arguments.target.clone()), out)
+}
+
+impl Whose {
+    fn verbs(&self) -> Admin {
+        Admin { address: self.admin }
+    }
+
+    fn give(&self, order: &Order, out: &mut Output) -> Result<Exit, Error> {
+        block_on(give(&self.verbs(), self.fleet.as_ref(), order, out))
+    }
+}
+
+fn block_on(work: impl Future<Output = Result<Exit, Error>>) -> Result<Exit, Error> {
+    let failed = |error: std::io::Error| Error::new(format_args!("cannot start: {error}"), "");
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?.block_on(work)
+}
+
+async fn give(verbs: &impl Verbs, named: Option<&FleetName>, order: &Order, out: &mut Output) -> Result<Exit, Error> {
+    let status = verbs.status().await?;
+    let target = match order {
+        Order::Drain { target, .. } | Order::Undrain(target) => Some(target),
+        _ => None,
+    };
+    let fleet = choice::fleet(&status, named, target)?;
+    out.line(&verbs.order(fleet, order).await?.message)?;
+    Ok(Exit::Success)
+}
+
+/// Says how a rollout goes on, in a line for each thing that changes.
+async fn follow(verbs: &impl Verbs, named: Option<&FleetName>, watch: bool, out: &mut Output) -> Result<Exit, Error> {
+    let mut said = Vec::new();
+    loop {
+        let status = verbs.status().await?;
+        let fleet = choice::fleet(&status, named, None)?;
+        let progress = progress::of(fleet)?;
+        for line in progress.lines.iter().filter(|line| !said.contains(*line)) {
+            out.line(&super::report::printable(line, false))?;
+        }
+        if progress.is_over || !watch {
+            return Ok(if progress.is_done { Exit::Success } else { Exit::Findings });
+        }
+        said = progress.lines;
+        tokio::time::sleep(LOOK).await;
+    }
+}
