@@ -42,6 +42,8 @@ pub enum Target {
     Pod(String),
     /// Those of a zone.
     Zone(String),
+    /// Those on a node of a cluster.
+    Node(String),
 }
 
 /// An order for a fleet.
@@ -101,6 +103,9 @@ pub struct DrainBody {
     /// Or that of a zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// Or that of a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Whatever else is the case.
     #[serde(default)]
     pub force: bool,
@@ -145,8 +150,9 @@ impl Order {
 impl DrainBody {
     fn of(target: &Target, force: bool) -> Self {
         match target {
-            Target::Pod(name) => Self { pod: Some(name.clone()), zone: None, force },
-            Target::Zone(name) => Self { pod: None, zone: Some(name.clone()), force },
+            Target::Pod(name) => Self { pod: Some(name.clone()), force, ..Self::default() },
+            Target::Zone(name) => Self { zone: Some(name.clone()), force, ..Self::default() },
+            Target::Node(name) => Self { node: Some(name.clone()), force, ..Self::default() },
         }
     }
 
@@ -157,10 +163,11 @@ impl DrainBody {
             help: r#"send {"pod": NAME} or {"zone": NAME}, with "force": true to drain whatever else is the case"#.to_owned(),
         };
         let read: Self = serde_json::from_slice(body).map_err(|error| invalid(format!("the body cannot be read: {error}")))?;
-        match (read.pod, read.zone) {
-            (Some(pod), None) => Ok((Target::Pod(pod), read.force)),
-            (None, Some(zone)) => Ok((Target::Zone(zone), read.force)),
-            _ => Err(invalid("the body names no pod and no zone, or both".to_owned())),
+        match (read.pod, read.zone, read.node) {
+            (Some(pod), None, None) => Ok((Target::Pod(pod), read.force)),
+            (None, Some(zone), None) => Ok((Target::Zone(zone), read.force)),
+            (None, None, Some(node)) => Ok((Target::Node(node), read.force)),
+            _ => Err(invalid("the body names no pod, zone or node, or more than one of them".to_owned())),
         }
     }
 }
@@ -170,6 +177,7 @@ impl fmt::Display for Target {
         match self {
             Self::Pod(name) => write!(f, "pod/{name}"),
             Self::Zone(name) => write!(f, "zone/{name}"),
+            Self::Node(name) => write!(f, "node/{name}"),
         }
     }
 }
@@ -181,7 +189,8 @@ impl FromStr for Target {
         match text.split_once('/') {
             Some(("pod", name)) if !name.is_empty() => Ok(Self::Pod(name.to_owned())),
             Some(("zone", name)) if !name.is_empty() => Ok(Self::Zone(name.to_owned())),
-            _ => Err(format!("{text:?} names no pods: write pod/NAME or zone/NAME")),
+            Some(("node", name)) if !name.is_empty() => Ok(Self::Node(name.to_owned())),
+            _ => Err(format!("{text:?} names no pods: write pod/NAME, zone/NAME or node/NAME")),
         }
     }
 }
@@ -272,11 +281,11 @@ mod tests {
 
     #[test]
     fn a_target_is_written_as_it_is_read() {
-        for text in ["pod/edge-0", "zone/a"] {
+        for text in ["pod/edge-0", "zone/a", "node/worker-3"] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
-        for text in ["edge-0", "pod/", "node/a"] {
-            assert!(text.parse::<Target>().unwrap_err().contains("write pod/NAME or zone/NAME"));
+        for text in ["edge-0", "pod/", "rack/a"] {
+            assert!(text.parse::<Target>().unwrap_err().contains("write pod/NAME, zone/NAME or node/NAME"));
         }
     }
 }

@@ -50,6 +50,7 @@ fn fleet(id: &FleetId, view: Option<&FleetView>, looked: Option<&Looked<'_>>, ag
         revision: wanted.and_then(|status| u64::try_from(status.revision?).ok()).unwrap_or(0),
         generation: view.map_or(0, |view| view.generation),
         digest: view.map(|view| view.digest.to_string()).unwrap_or_default(),
+        rollout: wanted.and_then(|status| status.rollout.as_ref()).map(Into::into),
         replicas: replicas(id, view, looked.map_or(&[][..], Looked::pods), agents),
         ..json::Fleet::default()
     }

@@ -3,6 +3,7 @@
 //! A contract with readers outside: fields are added, never renamed. Every field is always present; what is not
 //! known is `null`.
 
+use crate::api::{RolloutStatus, ZoneStatus};
 use crate::report;
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +75,7 @@ pub struct Fleet {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rollout {
-    /// `AsAsked`, `Progressing`, `Paused` (the rollout), `Frozen` (`spec.paused`), `Aborted` or `Stalled`.
+    /// `Complete`, `Progressing`, `Waiting`, `Paused` (the rollout), `Frozen` (`spec.paused`), `Aborted` or `Stalled`.
     pub state: String,
     /// The template that all pods are to have.
     pub template: String,
@@ -84,6 +85,28 @@ pub struct Rollout {
     pub reasons: Vec<String>,
     /// The zones in the order in which they are changed.
     pub zones: Vec<RolloutZone>,
+}
+
+impl From<&RolloutStatus> for Rollout {
+    fn from(status: &RolloutStatus) -> Self {
+        let count = |number: i32| u64::try_from(number).unwrap_or(0);
+        let zone = |zone: &ZoneStatus| RolloutZone {
+            name: (!zone.name.is_empty()).then(|| zone.name.clone()),
+            template: zone.template.clone(),
+            pods: count(zone.replicas),
+            updated: if zone.template == status.template { count(zone.updated) } else { 0 },
+            ready: count(zone.ready),
+            turn: zone.turn,
+            paused: zone.paused,
+        };
+        Self {
+            state: status.state.clone(),
+            template: status.template.clone(),
+            stable: status.stable.clone(),
+            reasons: status.message.split("; ").filter(|reason| !reason.is_empty()).map(str::to_owned).collect(),
+            zones: status.zones.iter().map(zone).collect(),
+        }
+    }
 }
 
 /// How far a zone is.

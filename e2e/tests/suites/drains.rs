@@ -92,8 +92,8 @@ fn a_storm_of_evictions_and_sizes_up_and_down_lose_no_request() {
 #[test]
 fn a_pod_serves_while_a_load_balancer_goes_on_sending_to_it() {
     run(|setting| async move {
-        // one that takes a minute to deregister
-        let edge = Edge::new(setting, "late", &json!({"drain": {"deregistrationDelay": "62s", "timeout": "10s"}})).await?;
+        // one that takes a minute to deregister; kubectl comes back some seconds after the pod was told to end
+        let edge = Edge::new(setting, "late", &json!({"drain": {"deregistrationDelay": "70s", "timeout": "10s"}})).await?;
         let pods = setting.pods("late", "edge").await?;
         let target = Target::new(door_of(&pods[0])?, HOST, "/");
         let config = Config { protocol: Protocol::Http1Close, rate: 50.0, connections: 32, ..Config::new(vec![target]) };

@@ -121,6 +121,9 @@ pub struct ZoneStatus {
     pub ready: i32,
     /// Whether pods may be taken from it now.
     pub turn: bool,
+    /// Whether no more of its pods are replaced for now.
+    #[serde(default)]
+    pub paused: bool,
 }
 
 /// What was found wrong in the objects that a fleet serves.

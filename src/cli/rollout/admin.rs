@@ -18,6 +18,11 @@ impl Verbs for Admin {
         fetch::from_address(self.address).await
     }
 
+    async fn having(&self, _: &mut Status) -> Result<(), Error> {
+        // its state has them
+        Ok(())
+    }
+
     async fn order(&self, fleet: &Fleet, order: &Order) -> Result<Done, Error> {
         let path = format!("/fleets/{}/{}/{}", fleet.namespace, fleet.name, order.path());
         let body = order.body().map(|body| serde_json::to_vec(&body)).transpose();

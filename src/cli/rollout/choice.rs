@@ -28,6 +28,10 @@ impl FromStr for FleetName {
 }
 
 impl FleetName {
+    pub(super) fn namespace(&self) -> Option<&String> {
+        self.namespace.as_ref()
+    }
+
     fn is_of(&self, fleet: &Fleet) -> bool {
         fleet.name == self.name && self.namespace.as_ref().is_none_or(|namespace| fleet.namespace == *namespace)
     }
@@ -52,6 +56,8 @@ pub(super) fn fleet<'s>(status: &'s Status, named: Option<&FleetName>, target: O
 fn has(fleet: &Fleet, target: &Target) -> bool {
     match target {
         Target::Pod(name) => fleet.replicas.iter().any(|replica| replica.name == *name),
+        // which pods are on it is for the fleet to know
+        Target::Node(_) => false,
         Target::Zone(name) => fleet.rollout.iter().flat_map(|rollout| &rollout.zones).any(|zone| zone.name.as_ref() == Some(name)),
     }
 }

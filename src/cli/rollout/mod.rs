@@ -2,6 +2,7 @@
 
 mod admin;
 mod choice;
+mod cluster;
 mod progress;
 
 use super::{Error, Exit, Output};
@@ -10,7 +11,9 @@ use crate::status::json::{Fleet, Status};
 use admin::Admin;
 use choice::FleetName;
 use clap::{ArgAction, Args, Subcommand};
+use cluster::Cluster;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub(super) const HELP: &str = "\
@@ -18,9 +21,12 @@ pub(super) const HELP: &str = "\
 itself. `pause` stops it where it is; sizes and drains by hand go on. `abort` goes back to the
 template that the whole fleet ran last. `restart` replaces all pods.
 
+In a cluster, orders are annotations of the IngressDeployment, and its status says how it goes. With
+--admin they are given to `local`.
+
 Examples:
-  haproxy-fleet rollout status --admin 127.0.0.1:9901
-  haproxy-fleet rollout pause infra/edge --admin 127.0.0.1:9901
+  kubectl haproxy-fleet rollout status -n ingress
+  kubectl haproxy-fleet rollout pause edge -n ingress
   haproxy-fleet rollout abort --admin 127.0.0.1:9901
 
 Exit status:
@@ -34,6 +40,7 @@ A pod that is drained gets no new connections and keeps what it has: nothing of 
 rollout waits as long as a pod is drained by hand.
 
 Examples:
+  kubectl haproxy-fleet drain node/worker-3 -n ingress
   haproxy-fleet drain pod/edge-0 --admin 127.0.0.1:9901
   haproxy-fleet drain zone/a infra/edge --force --admin 127.0.0.1:9901
 
@@ -43,6 +50,7 @@ Exit status:
 
 pub(super) const UNDRAIN_HELP: &str = "\
 Examples:
+  kubectl haproxy-fleet undrain node/worker-3 -n ingress
   haproxy-fleet undrain pod/edge-0 --admin 127.0.0.1:9901
   haproxy-fleet undrain zone/a infra/edge --admin 127.0.0.1:9901
 
@@ -84,7 +92,7 @@ enum RolloutVerb {
 #[derive(Debug, Args)]
 pub struct DrainArguments {
     /// What is drained
-    #[arg(value_name = "pod/NAME|zone/NAME")]
+    #[arg(value_name = "pod/NAME|zone/NAME|node/NAME")]
     target: Target,
     /// Drain it whatever else is the case
     #[arg(long)]
@@ -97,7 +105,7 @@ pub struct DrainArguments {
 #[derive(Debug, Args)]
 pub struct UndrainArguments {
     /// What is drained
-    #[arg(value_name = "pod/NAME|zone/NAME")]
+    #[arg(value_name = "pod/NAME|zone/NAME|node/NAME")]
     target: Target,
     #[command(flatten)]
     whose: Whose,
@@ -111,9 +119,32 @@ struct Whose {
     /// [default: the only one, or the only one that has what is named]
     #[arg(value_name = "[NAMESPACE/]FLEET")]
     fleet: Option<FleetName>,
-    /// Where `local --admin` listens
-    #[arg(long, value_name = "IP:PORT")]
-    admin: SocketAddr,
+    /// Where `local --admin` listens, instead of a cluster
+    #[arg(long, value_name = "IP:PORT", conflicts_with_all = ["kubeconfig", "context", "namespace", "all_namespaces"])]
+    admin: Option<SocketAddr>,
+    /// The namespace of the fleet
+    ///
+    /// [default: that of the context]
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Look for the fleet in all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+    /// The context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// The kubeconfig
+    ///
+    /// [default: $KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+/// Where a fleet is looked for.
+enum Namespace {
+    All,
+    Named(String),
+    OfContext,
 }
 
 /// Where fleets are seen and take orders.
@@ -121,13 +152,16 @@ trait Verbs {
     /// The state of everything.
     async fn status(&self) -> Result<Status, Error>;
 
+    /// Adds the pods of the fleets, where that takes another look.
+    async fn having(&self, status: &mut Status) -> Result<(), Error>;
+
     /// Gives an order to a fleet.
     async fn order(&self, fleet: &Fleet, order: &Order) -> Result<Done, Error>;
 }
 
 pub(super) fn run(arguments: &RolloutArguments, out: &mut Output) -> Result<Exit, Error> {
     match &arguments.verb {
-        RolloutVerb::Status { watch, whose } => block_on(follow(&whose.verbs(), whose.fleet.as_ref(), *watch, out)),
+        RolloutVerb::Status { watch, whose } => whose.follow(*watch, out),
         RolloutVerb::Pause(whose) => whose.give(&Order::Pause, out),
         RolloutVerb::Resume(whose) => whose.give(&Order::Resume, out),
         RolloutVerb::Abort(whose) => whose.give(&Order::Abort, out),
@@ -144,12 +178,33 @@ pub(super) fn undrain(arguments: &UndrainArguments, out: &mut Output) -> Result<
 }
 
 impl Whose {
-    fn verbs(&self) -> Admin {
-        Admin { address: self.admin }
+    async fn cluster(&self) -> Result<Cluster, Error> {
+        let namespace = match (&self.namespace, self.fleet.as_ref().and_then(FleetName::namespace)) {
+            _ if self.all_namespaces => Namespace::All,
+            (_, Some(name)) | (Some(name), None) => Namespace::Named(name.clone()),
+            (None, None) => Namespace::OfContext,
+        };
+        Cluster::connect(self.kubeconfig.as_deref(), self.context.as_deref(), &namespace).await
     }
 
     fn give(&self, order: &Order, out: &mut Output) -> Result<Exit, Error> {
-        block_on(give(&self.verbs(), self.fleet.as_ref(), order, out))
+        let fleet = self.fleet.as_ref();
+        block_on(async {
+            match self.admin {
+                Some(address) => give(&Admin { address }, fleet, order, out).await,
+                None => give(&self.cluster().await?, fleet, order, out).await,
+            }
+        })
+    }
+
+    fn follow(&self, watch: bool, out: &mut Output) -> Result<Exit, Error> {
+        let fleet = self.fleet.as_ref();
+        block_on(async {
+            match self.admin {
+                Some(address) => follow(&Admin { address }, fleet, watch, out).await,
+                None => follow(&self.cluster().await?, fleet, watch, out).await,
+            }
+        })
     }
 }
 
@@ -159,11 +214,14 @@ fn block_on(work: impl Future<Output = Result<Exit, Error>>) -> Result<Exit, Err
 }
 
 async fn give(verbs: &impl Verbs, named: Option<&FleetName>, order: &Order, out: &mut Output) -> Result<Exit, Error> {
-    let status = verbs.status().await?;
+    let mut status = verbs.status().await?;
     let target = match order {
         Order::Drain { target, .. } | Order::Undrain(target) => Some(target),
         _ => None,
     };
+    if target.is_some() && named.is_none() && status.fleets.len() > 1 {
+        verbs.having(&mut status).await?;
+    }
     let fleet = choice::fleet(&status, named, target)?;
     out.line(&verbs.order(fleet, order).await?.message)?;
     Ok(Exit::Success)

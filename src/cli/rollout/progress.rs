@@ -23,7 +23,7 @@ pub(super) fn of(fleet: &Fleet) -> Result<Progress, Error> {
     };
     let is_whole = |zone: &RolloutZone| zone.pods == zone.updated && zone.pods == zone.ready;
     let is_settled = rollout.stable.as_ref() == Some(&rollout.template);
-    if rollout.state == "AsAsked" && is_settled && rollout.zones.iter().all(is_whole) {
+    if rollout.state == "Complete" && is_settled && rollout.zones.iter().all(is_whole) {
         let pods: u64 = rollout.zones.iter().map(|zone| zone.pods).sum();
         let lines = vec![format!("the rollout of {id} is done: {pods} pods of the template {}", rollout.template)];
         return Ok(Progress { lines, is_over: true, is_done: true });
@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn it_is_done_once_the_whole_fleet_has_run_the_template_for_long_enough() {
-        assert!(of(&fleet("AsAsked", "new", 2)).unwrap().is_done);
-        assert!(!of(&fleet("AsAsked", "old", 2)).unwrap().is_over, "not for long enough");
+        assert!(of(&fleet("Complete", "new", 2)).unwrap().is_done);
+        assert!(!of(&fleet("Complete", "old", 2)).unwrap().is_over, "not for long enough");
         for state in ["Paused", "Frozen", "Aborted", "Stalled"] {
             let told = of(&fleet(state, "old", 1)).unwrap();
             assert!(told.is_over && !told.is_done, "{state}");

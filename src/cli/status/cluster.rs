@@ -36,10 +36,7 @@ pub(super) struct Place<'p> {
 
 /// What the operator says, and the namespace of the context.
 pub(super) async fn status(place: &Place<'_>) -> Result<(Status, String), Error> {
-    let config = config(place).await?;
-    let namespace = config.default_namespace.clone();
-    let client =
-        Client::try_from(config).map_err(|error| Error::new(format_args!("cannot reach the cluster: {}", with_causes(&error)), ""))?;
+    let (client, namespace) = client(place.kubeconfig, place.context).await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), place.namespace);
     let found = pods.list(&ListParams::default().labels(OPERATOR)).await.map_err(|error| not_listed(&error, place.namespace))?;
     let candidates = candidates(&found.items, holder(client, place.namespace).await.as_deref());
@@ -49,19 +46,27 @@ pub(super) async fn status(place: &Place<'_>) -> Result<(Status, String), Error>
     first_that_leads(&pods, &candidates, place.namespace).await.map(|status| (status, namespace))
 }
 
-async fn config(place: &Place<'_>) -> Result<Config, Error> {
-    let options = KubeConfigOptions { context: place.context.map(str::to_owned), ..KubeConfigOptions::default() };
+/// A client of the cluster that a kubeconfig leads to, and the namespace of its context.
+pub(in crate::cli) async fn client(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Client, String), Error> {
+    let config = config(kubeconfig, context).await?;
+    let namespace = config.default_namespace.clone();
+    let failed = |error: kube::Error| Error::new(format_args!("cannot reach the cluster: {}", with_causes(&error)), "");
+    Ok((Client::try_from(config).map_err(failed)?, namespace))
+}
+
+async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, Error> {
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     let unusable = |what: String, error: &(dyn StdError + 'static)| {
         let help = "name a kubeconfig by --kubeconfig or KUBECONFIG, and one of its contexts by --context";
         Error::new(format_args!("{what} cannot be used: {}", with_causes(error)), help)
     };
-    let mut config = match place.kubeconfig {
+    let mut config = match kubeconfig {
         Some(path) => {
             let what = || format!("the kubeconfig {}", path.display());
             let read = Kubeconfig::read_from(path).map_err(|error| unusable(what(), &error))?;
             Config::from_custom_kubeconfig(read, &options).await.map_err(|error| unusable(what(), &error))?
         }
-        None if place.context.is_some() => {
+        None if context.is_some() => {
             Config::from_kubeconfig(&options).await.map_err(|error| unusable("the kubeconfig".to_owned(), &error))?
         }
         // in a pod its service account

@@ -1,6 +1,6 @@
 //! `status`: how the fleets are, by the word of `local` or of the operator in a cluster.
 
-mod cluster;
+pub(super) mod cluster;
 pub(super) mod fetch;
 mod table;
 

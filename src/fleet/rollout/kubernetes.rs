@@ -1,6 +1,7 @@
 //! What the planner decides on, from what the API server and agents say, and its decision in the words of a status.
 
-use super::observed::{Asked, Observed, Pod, PodState, Rules, Template, Zone, count};
+use super::observed::{Asked, Observed, Pod, PodState, Template, Zone, count};
+use super::policy;
 use super::step::{Decision, Why};
 use crate::api::{IngressDeployment, IngressDeploymentSpec, IntOrPercent, Place, RolloutStatus, Verbs, ZoneStatus};
 use crate::fleet::build::{ANNOTATION_TEMPLATE, InUse, LABEL_ZONE, budget, deployment};
@@ -74,9 +75,9 @@ pub fn observe(facts: &Facts<'_>) -> Observed {
         aborted,
         frozen: spec.paused,
         rollout_paused: facts.verbs.paused,
-        min_ready: spec.rollout.min_ready.map_or(total.saturating_sub(budget), unsigned),
+        min_ready: policy::min_ready(spec, total, budget),
         budget,
-        rules: rules(spec),
+        rules: policy::rules(spec),
         zones,
     }
 }
@@ -89,22 +90,10 @@ fn unsigned(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
-fn rules(spec: &IngressDeploymentSpec) -> Rules {
-    let (rollout, policy) = (&spec.rollout, &spec.rollout.zone_policy);
-    Rules {
-        min_ready: SignedDuration::from_secs(rollout.min_ready_seconds.into()),
-        deadline: SignedDuration::from_secs(rollout.progress_deadline_seconds.into()),
-        between_zones: SignedDuration::from_secs(policy.pause_between_zones.seconds().unwrap_or(0).into()),
-        auto_abort: policy.auto_abort,
-    }
-}
-
 /// The zones in their order with the pods that are wanted there: listed ones, then those that are listed no more.
 fn sizes(spec: &IngressDeploymentSpec, in_use: &[(&Value, InUse)]) -> Vec<(Option<String>, Option<u32>)> {
-    let order = &spec.rollout.zone_policy.order;
-    let place = |zone: Option<&str>| order.iter().position(|name| Some(name.as_str()) == zone).unwrap_or(order.len());
     let mut listed = deployment::zones(spec, spec.total_replicas());
-    listed.sort_by_key(|(zone, _)| place(*zone));
+    listed.sort_by_key(|(zone, _)| policy::place(spec, *zone));
     let is_listed = |zone: Option<&str>| listed.iter().any(|(listed, _)| *listed == zone);
     let left = in_use.iter().map(|(_, in_use)| in_use.zone.as_deref()).filter(|zone| !is_listed(*zone)).map(|zone| (zone, Some(0)));
     let wanted = |size: i32| spec.autoscaling.is_none().then(|| unsigned(size));
@@ -118,7 +107,6 @@ fn zone(facts: &Facts<'_>, in_use: &[(&Value, InUse)], name: Option<&str>, wante
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
     let progress = conditions.find(|condition| condition["type"] == "Progressing").unwrap_or(&Value::Null);
     let completed = (progress["reason"] == "NewReplicaSetAvailable").then(|| time(&progress["lastUpdateTime"])).flatten();
-    let said = facts.fleet.spec.zones.iter().find(|zone| Some(zone.name.as_str()) == name).and_then(|zone| zone.min_ready);
     let replicas = unsigned(in_use.replicas);
     let is_here = |pod: &&Value| pod["metadata"]["labels"][LABEL_ZONE].as_str().unwrap_or_default() == name.unwrap_or_default();
     let has_ended = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
@@ -129,7 +117,7 @@ fn zone(facts: &Facts<'_>, in_use: &[(&Value, InUse)], name: Option<&str>, wante
         turn: in_use.turn,
         replicas,
         wanted,
-        min_ready: said.map_or(0, unsigned),
+        min_ready: policy::min_ready_in(&facts.fleet.spec, name),
         max_unavailable: max_unavailable(&deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"], in_use.replicas).min(budget),
         generation: deployment["metadata"]["generation"].as_i64().unwrap_or(0),
         observed_generation: status["observedGeneration"].as_i64().unwrap_or(0),
@@ -232,6 +220,7 @@ pub fn describe(observed: &Observed, decision: &Decision, now: Timestamp) -> Rol
         updated: number(zone.new_pods()),
         ready: number(look.ready(zone)),
         turn: zone.turn,
+        paused: zone.paused,
     };
     let pods = observed.zones.iter().flat_map(|zone| &zone.pods);
     RolloutStatus {

@@ -20,6 +20,7 @@ mod capacity;
 pub mod kubernetes;
 mod observed;
 mod platform;
+pub mod policy;
 mod sizes;
 mod step;
 mod templates;

@@ -82,6 +82,7 @@ impl Rollout {
         let is_there = |target: &Target| match target {
             Target::Pod(name) => replicas.iter().any(|seen| *seen.name == **name && seen.stays()),
             Target::Zone(name) => self.zones.iter().any(|zone| zone.name.as_deref() == Some(name)),
+            Target::Node(_) => false,
         };
         self.drains.retain(|target, _| is_there(target));
     }
@@ -112,7 +113,7 @@ impl Rollout {
             aborted: self.aborted(wanted).cloned(),
             frozen: wanted.frozen,
             rollout_paused: self.paused || wanted.paused,
-            min_ready: total.saturating_sub(missing).min(1),
+            min_ready: wanted.min_ready.unwrap_or_else(|| total.saturating_sub(missing).min(1)),
             budget: wanted.disruptions.max(missing),
             rules: wanted.rules,
             zones,
@@ -132,8 +133,7 @@ impl Rollout {
             turn: zone.turn,
             replicas: zone.replicas,
             wanted: Some(size),
-            // nothing says how many; the last one of the fleet is kept
-            min_ready: 0,
+            min_ready: zone.name.as_ref().and_then(|name| wanted.min_ready_in.get(name)).copied().unwrap_or(0),
             max_unavailable: unavailable,
             // what is written is known here at once
             generation: 0,

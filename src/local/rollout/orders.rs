@@ -104,8 +104,10 @@ impl Rollout {
         let (kind, names): (&str, Vec<&str>) = match target {
             Target::Pod(_) => ("pod", replicas.iter().filter(|seen| seen.stays()).map(|seen| &*seen.name).collect()),
             Target::Zone(_) => ("zone", self.zones.iter().filter_map(|zone| zone.name.as_deref()).collect()),
+            // replicas of `local` are on no node
+            Target::Node(_) => ("node", Vec::new()),
         };
-        let (Target::Pod(name) | Target::Zone(name)) = target;
+        let (Target::Pod(name) | Target::Zone(name) | Target::Node(name)) = target;
         if names.contains(&name.as_str()) {
             return Ok(());
         }
@@ -118,6 +120,7 @@ fn is_of(seen: &Seen, target: &Target) -> bool {
     match target {
         Target::Pod(name) => *seen.name == **name,
         Target::Zone(name) => seen.zone.as_deref() == Some(name),
+        Target::Node(_) => false,
     }
 }
 

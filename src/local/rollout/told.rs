@@ -38,7 +38,7 @@ impl Deployment {
 
 fn state(reason: &Reason) -> &'static str {
     match reason.why {
-        Why::AsAsked => "AsAsked",
+        Why::AsAsked => "Complete",
         Why::Acts | Why::Waits | Why::Unsure => "Progressing",
         Why::Paused => "Paused",
         Why::Frozen => "Frozen",

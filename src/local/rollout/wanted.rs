@@ -3,25 +3,13 @@
 use super::deployment::Strategy;
 use super::template::PodTemplate;
 use crate::admin::Target;
-use crate::api::{IngressDeployment, IngressDeploymentSpec, IntOrPercent, PublishingType};
-use crate::fleet::rollout::{Rules, Template};
+use crate::api::{ANNOTATION_DRAIN, DrainWish, IngressDeployment, IngressDeploymentSpec, IntOrPercent, Place, PublishingType, Verbs};
+use crate::fleet::rollout::{Rules, Template, policy};
 use crate::fleet::{ZoneSize, replicas};
 use crate::local::fleet::MAX_REPLICAS;
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};
-use k8s_openapi::jiff::SignedDuration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// While it says `paused`, the rollout is.
-const PAUSED: &str = "haproxy-fleet.dev/rollout";
-/// The template that is given up.
-const ABORT: &str = "haproxy-fleet.dev/abort";
-/// Another value of it replaces all replicas.
-const RESTARTED_AT: &str = "haproxy-fleet.dev/restarted-at";
-/// What is drained by hand.
-const DRAIN: &str = "haproxy-fleet.dev/drain";
-/// Behind what is drained whatever else is the case.
-const FORCE: &str = ":force";
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +19,10 @@ pub(in crate::local) struct Wanted {
     /// How many there are in each zone, in the order of zones.
     pub zones: Vec<(Option<Arc<str>>, u32)>,
     pub rules: Rules,
+    /// How many have to serve, if the spec says so.
+    pub min_ready: Option<u32>,
+    /// And in each listed zone.
+    pub min_ready_in: BTreeMap<Arc<str>, u32>,
     /// How many may be missing at a time.
     pub disruptions: u32,
     /// `spec.paused`.
@@ -49,23 +41,20 @@ impl Wanted {
     /// What `deployment` asks for, of replicas on the release `line` with these `ports`.
     pub(in crate::local) fn of(deployment: &IngressDeployment, line: String, ports: BTreeMap<String, u16>) -> Self {
         let spec = &deployment.spec;
-        let annotation = |key: &str| deployment.meta.annotations.get(key);
+        let verbs = Verbs::of(&deployment.meta.annotations, &object(deployment));
         let total = pods(spec.total_replicas());
         Self {
             template: PodTemplate::of(spec, line, ports),
             zones: zones(spec),
-            rules: Rules {
-                min_ready: SignedDuration::from_secs(spec.rollout.min_ready_seconds.into()),
-                deadline: SignedDuration::from_secs(spec.rollout.progress_deadline_seconds.into()),
-                between_zones: SignedDuration::ZERO,
-                auto_abort: false,
-            },
+            rules: policy::rules(spec),
+            min_ready: spec.rollout.min_ready.map(pods),
+            min_ready_in: spec.zones.iter().map(|zone| (zone.name.as_str().into(), policy::min_ready_in(spec, Some(&zone.name)))).collect(),
             disruptions: spec.disruption.max_unavailable.map_or((total / 4).max(1), pods),
             frozen: spec.paused,
-            paused: annotation(PAUSED) == Some("paused"),
-            aborted: annotation(ABORT).map(|template| Template(template.into())),
-            restarted_at: annotation(RESTARTED_AT).map(str::to_owned),
-            drains: annotation(DRAIN).into_iter().flat_map(drains).filter_map(|(target, force)| Some((target.ok()?, force))).collect(),
+            paused: verbs.paused,
+            aborted: verbs.aborted.as_deref().map(|template| Template(template.into())),
+            drains: verbs.drains.iter().filter_map(|wish| Some((target(&wish.place)?, wish.force))).collect(),
+            restarted_at: verbs.restarted_at,
             surge: surge(spec),
             unavailable: spec.rollout.max_unavailable.clone(),
         }
@@ -102,35 +91,39 @@ fn zones(spec: &IngressDeploymentSpec) -> Vec<(Option<Arc<str>>, u32)> {
     if spec.zones.is_empty() {
         return vec![(None, size(None))];
     }
-    sizes.iter().map(|zone| (Some(zone.name.clone()), size(Some(&zone.name)))).collect()
+    let mut zones: Vec<_> = sizes.iter().map(|zone| (Some(zone.name.clone()), size(Some(&zone.name)))).collect();
+    zones.sort_by_key(|(zone, _)| policy::place(spec, zone.as_deref()));
+    zones
 }
 
 fn pods(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
-/// What the text of the annotation names, or what of it names nothing.
-fn drains(text: &str) -> impl Iterator<Item = (Result<Target, String>, bool)> {
-    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(|part| match part.strip_suffix(FORCE) {
-        Some(target) => (target.parse(), true),
-        None => (part.parse(), false),
-    })
+fn object(deployment: &IngressDeployment) -> ObjectRef {
+    ObjectRef::new(Kind::IngressDeployment, deployment.meta.namespace.clone(), deployment.meta.name.clone())
+}
+
+/// What is drained, if that is something here.
+fn target(place: &Place) -> Option<Target> {
+    match place {
+        Place::Pod(name) => Some(Target::Pod(name.clone())),
+        Place::Zone(name) => Some(Target::Zone(name.clone())),
+        Place::Node(_) => None,
+    }
 }
 
 /// What the annotations of `deployment` say and cannot be done here.
 pub(in crate::local) fn remarks(deployment: &IngressDeployment) -> Vec<Diagnostic> {
-    let meta = &deployment.meta;
-    let object = ObjectRef::new(Kind::IngressDeployment, meta.namespace.clone(), meta.name.clone());
-    let remark = |key: &str, message: String, help: &str| {
-        Diagnostic::warning(&object, format!("metadata.annotations[{key}]"), codes::INVALID_VALUE, message, help)
+    let object = object(deployment);
+    let verbs = Verbs::of(&deployment.meta.annotations, &object);
+    let unknown = verbs.drains.iter().filter(|wish| target(&wish.place).is_none());
+    let remark = |wish: &DrainWish| {
+        let (field, message) = (format!("metadata.annotations[\"{ANNOTATION_DRAIN}\"]"), format!("{wish} is not here: there are no nodes"));
+        Diagnostic::warning(&object, field, codes::INVALID_VALUE, message, "list pod/NAME and zone/NAME")
     };
-    let mut found = Vec::new();
-    if let Some(other) = meta.annotations.get(PAUSED).filter(|text| *text != "paused") {
-        found.push(remark(PAUSED, format!("{other:?} means nothing"), "write paused, or remove the annotation"));
-    }
-    let unknown = meta.annotations.get(DRAIN).into_iter().flat_map(drains).filter_map(|(target, _)| target.err());
-    found
-        .extend(unknown.map(|message| remark(DRAIN, message, "list pod/NAME and zone/NAME, separated by commas; there are no nodes here")));
+    let mut found: Vec<Diagnostic> = unknown.map(remark).collect();
+    found.extend(verbs.faults);
     found
 }
 
@@ -138,7 +131,9 @@ pub(in crate::local) fn remarks(deployment: &IngressDeployment) -> Vec<Diagnosti
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::api::Meta;
+    use crate::api::{
+        ANNOTATION_ABORT as ABORT, ANNOTATION_DRAIN as DRAIN, ANNOTATION_RESTARTED_AT as RESTARTED_AT, ANNOTATION_ROLLOUT as PAUSED, Meta,
+    };
     use serde_json::{Value, json};
 
     fn deployment(spec: Value, annotations: &[(&str, &str)]) -> IngressDeployment {
