@@ -136,6 +136,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
         inputs: inputs.downgrade(),
         translated: translated.clone(),
         agents: feeds.agents(),
+        ended: feeds.ended(),
         ingresses: ingresses.clone(),
         claim: election.claim(),
     };
@@ -159,6 +160,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let sources = Sources {
         translated: translated.clone(),
         agents: feeds.agents(),
+        ended: feeds.ended(),
         states: observed,
         leads: Box::new(move || claim.borrow().term(Instant::now()).is_some()),
         pod: settings.pod.clone(),
