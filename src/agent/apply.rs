@@ -82,6 +82,10 @@ pub(crate) struct Applier {
     pub(crate) reload_due: Option<Instant>,
     /// While a reload is prepared: what was delivered or done meanwhile.
     pub(crate) meanwhile: Option<BTreeSet<ResourceKey>>,
+    /// What the worker was told of being drained; `None`: its configuration knows nothing of it, or there is none.
+    pub(crate) told_drained: Option<bool>,
+    /// When to try again to tell it.
+    pub(crate) drained_due: Option<Instant>,
     pub(crate) status: watch::Sender<Status>,
 }
 
@@ -375,6 +379,7 @@ impl Applier {
             status.master_pid = self.haproxy.id();
             status.worker_pid = self.haproxy.is_up().then_some(self.worker);
             status.refused = refused;
+            status.drained = self.is_drained();
         });
     }
 }

@@ -1,9 +1,15 @@
 //! The soft stop: SIGUSR1, wait for all workers, SIGTERM at the deadline.
 
 use super::process::signal;
+use super::runtime::Master;
+use super::tally::{Ending, Tally};
 use rustix::process::Signal;
 use std::time::Duration;
 use tokio::process::Child;
+use tokio::time::Instant;
+
+/// How often connections are counted: HAProxy ends with the last one.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How to stop.
 #[derive(Clone, Copy, Debug)]
@@ -17,17 +23,48 @@ pub struct Drain {
 pub struct Drained {
     /// Whether all connections ended by themselves before the deadline.
     pub in_time: bool,
+    /// How connections ended, if that was seen.
+    pub ending: Option<Ending>,
 }
 
-/// Stops `child`, the master, softly. It ends when its last worker has.
-pub(crate) async fn drain(child: &mut Child, options: Drain) -> Drained {
-    let Some(pid) = child.id() else { return Drained { in_time: true } };
+impl Drained {
+    /// There was nothing to stop.
+    pub(crate) const NOTHING: Self = Self { in_time: true, ending: None };
+}
+
+/// Stops `child`, the master behind `master`, softly. It ends when its last worker has.
+pub(crate) async fn drain(child: &mut Child, master: &Master, options: Drain) -> Drained {
+    let Some(pid) = child.id() else { return Drained::NOTHING };
+    let began = Instant::now();
+    let deadline = began + options.deadline;
+    let mut tally = Tally::default();
+    look(&mut tally, master, false, deadline).await;
     signal(pid, Signal::USR1);
-    if tokio::time::timeout(options.deadline, child.wait()).await.is_ok() {
-        return Drained { in_time: true };
+    let in_time = loop {
+        let next = deadline.min(Instant::now() + LOOK);
+        if tokio::time::timeout_at(next, child.wait()).await.is_ok() {
+            break true;
+        }
+        look(&mut tally, master, true, deadline + LOOK).await;
+        if Instant::now() >= deadline {
+            break false;
+        }
+    };
+    let ending = if in_time {
+        // it ends by itself only once there is no connection any more
+        tally.ending().map(|ending| Ending { closed: ending.closed + ending.unseen, unseen: 0, ..ending })
+    } else {
+        stop(child).await;
+        tally.forced()
+    };
+    Drained { in_time, ending: ending.map(|ending| Ending { time: began.elapsed(), ..ending }) }
+}
+
+/// A look that fails, or takes longer than until `late`, is left out.
+async fn look(tally: &mut Tally, master: &Master, asked: bool, late: Instant) {
+    if let Ok(Ok(workers)) = tokio::time::timeout_at(late, master.connections()).await {
+        tally.look(workers, asked);
     }
-    stop(child).await;
-    Drained { in_time: false }
 }
 
 /// Stops it at once: SIGTERM is a hard stop; SIGKILL if even that does not help.

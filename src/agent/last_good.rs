@@ -8,6 +8,7 @@
 
 use crate::haproxy::bundle::{Bundle, Digest, Name};
 use crate::haproxy::files::render_bytes;
+use crate::haproxy::maps;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -18,6 +19,9 @@ use std::path::{Path, PathBuf};
 /// Inside the directory, so that it changes with it; HAProxy reads `*.cfg` only.
 const RECORD: &str = ".record";
 
+/// There while the pod is drained by hand, beside what HAProxy reads.
+const DRAINED: &str = "drained";
+
 /// Files that the agent writes itself, by path: `00-pod.cfg` and what else no bundle holds.
 pub type PodFiles = BTreeMap<String, Vec<u8>>;
 
@@ -26,6 +30,8 @@ pub type PodFiles = BTreeMap<String, Vec<u8>>;
 pub struct Directory {
     root: PathBuf,
     pod: PodFiles,
+    /// Whether the map of the pod says that it is drained by hand, whatever bundles say.
+    drained: bool,
     /// Checksums of the files in `current/`.
     sums: BTreeMap<String, String>,
     record: Option<File>,
@@ -43,11 +49,33 @@ fn sum(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex()[..32].to_owned()
 }
 
+/// The file `path` of `bundle` in a pod that is `drained`, or not.
+fn bytes_of(bundle: &Bundle, path: &str, drained: bool) -> Vec<u8> {
+    let bytes = render_bytes(bundle, path);
+    if path == maps::POD && drained { said(&bytes, true) } else { bytes }
+}
+
+/// The map of the pod with what is said of being drained by hand.
+fn said(map: &[u8], drained: bool) -> Vec<u8> {
+    let value = if drained { maps::TRUE } else { maps::FALSE };
+    let mut out = Vec::with_capacity(map.len());
+    for line in map.split_inclusive(|byte| *byte == b'\n') {
+        let key =
+            [maps::DRAINED, maps::CLOSING].into_iter().find(|key| line.strip_prefix(key.as_bytes()).is_some_and(|l| l.starts_with(b" ")));
+        match key {
+            Some(key) => out.extend_from_slice(format!("{key} {value}\n").as_bytes()),
+            None => out.extend_from_slice(line),
+        }
+    }
+    out
+}
+
 impl Directory {
     /// The directory below `root`, made if it does not exist.
     pub fn open(root: PathBuf, pod: PodFiles) -> io::Result<Self> {
         fs::create_dir_all(&root)?;
-        Ok(Self { root, pod, sums: BTreeMap::new(), record: None, lines: 0 })
+        let drained = root.join(DRAINED).exists();
+        Ok(Self { root, pod, drained, sums: BTreeMap::new(), record: None, lines: 0 })
     }
 
     /// Where HAProxy reads: a link to one of the directories here.
@@ -128,7 +156,8 @@ impl Directory {
             found.extend(actual.map(|sum| (path, sum)));
         }
         self.sums = found;
-        self.write_pod().and_then(|()| self.rewrite_record(digest)).map_err(|error| error.to_string())?;
+        let write = self.write_pod().and_then(|()| self.rewrite_record(digest)).and_then(|()| self.say_drained(self.drained, digest));
+        write.map_err(|error| error.to_string())?;
         Ok(LastGood { digest })
     }
 
@@ -148,6 +177,40 @@ impl Directory {
         Ok(())
     }
 
+    /// Whether the pod is drained by hand.
+    pub fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Makes it so, or not any more, for whatever starts from now on. `digest` is that of the bundle that `current/` holds.
+    pub fn set_drained(&mut self, drained: bool, digest: Option<Digest>) -> io::Result<()> {
+        if drained {
+            File::create(self.root.join(DRAINED))?;
+        }
+        self.say_drained(drained, digest)?;
+        if !drained {
+            remove(&self.root.join(DRAINED))?;
+        }
+        self.drained = drained;
+        Ok(())
+    }
+
+    fn say_drained(&mut self, drained: bool, digest: Option<Digest>) -> io::Result<()> {
+        let Some(known) = self.sums.get(maps::POD) else { return Ok(()) };
+        let bytes = said(&fs::read(self.current().join(maps::POD))?, drained);
+        let sum = sum(&bytes);
+        if *known == sum {
+            return Ok(());
+        }
+        if self.record.is_none() {
+            self.rewrite_record(None)?;
+        }
+        self.note(&format!("{sum} {}\n", maps::POD))?;
+        replace(&self.current(), maps::POD, &bytes)?;
+        self.sums.insert(maps::POD.to_owned(), sum);
+        self.note(&digest_line(digest))
+    }
+
     /// Brings the files `paths` of `current/` to what `accepted` holds: referents before what names them.
     pub fn update(&mut self, accepted: &Bundle, paths: &BTreeSet<Name>, digest: Option<Digest>) -> io::Result<()> {
         if self.record.is_none() && !self.sums.is_empty() {
@@ -160,7 +223,7 @@ impl Directory {
         }
         done?;
         self.write_pod_if_missing()?;
-        self.note(&format!("digest {}\n", digest.map_or_else(|| "-".to_owned(), |digest| digest.to_string())))?;
+        self.note(&digest_line(digest))?;
         if self.lines > 4 * self.sums.len() + 1000 {
             self.rewrite_record(digest)?;
         }
@@ -172,7 +235,7 @@ impl Directory {
         paths.sort_by_key(|path| rank(path));
         let (present, gone): (Vec<&Name>, Vec<&Name>) = paths.into_iter().partition(|path| accepted.in_file(path).next().is_some());
         for path in present {
-            let bytes = render_bytes(accepted, path);
+            let bytes = bytes_of(accepted, path, self.drained);
             let sum = sum(&bytes);
             if self.sums.get(path.as_ref()) == Some(&sum) {
                 continue;
@@ -201,7 +264,8 @@ impl Directory {
 
     /// What puts the next configuration together, apart from the directory itself: it takes a while.
     pub fn stager(&self) -> Stager {
-        Stager { current: self.current(), staged: self.staged(), pod: self.pod.clone(), sums: self.sums.clone() }
+        let (current, staged) = (self.current(), self.staged());
+        Stager { current, staged, pod: self.pod.clone(), drained: self.drained, sums: self.sums.clone() }
     }
 
     /// Writes the files `paths` of `staged/` again as `candidate` has them, and corrects `sums`.
@@ -212,7 +276,7 @@ impl Directory {
                 sums.remove(path.as_ref());
                 continue;
             }
-            let bytes = render_bytes(candidate, path);
+            let bytes = bytes_of(candidate, path, self.drained);
             // never through a hard link
             replace(&self.staged(), path, &bytes)?;
             sums.insert(path.to_string(), sum(&bytes));
@@ -283,6 +347,7 @@ pub struct Stager {
     current: PathBuf,
     staged: PathBuf,
     pod: PodFiles,
+    drained: bool,
     sums: BTreeMap<String, String>,
 }
 
@@ -302,7 +367,7 @@ impl Stager {
             let sum = match known {
                 Some(sum) if link(&self.current, staged, path).is_ok() => sum.clone(),
                 _ => {
-                    let bytes = render_bytes(candidate, path);
+                    let bytes = bytes_of(candidate, path, self.drained);
                     create(staged, path, &bytes)?;
                     sum(&bytes)
                 }
@@ -314,6 +379,10 @@ impl Stager {
         }
         Ok(sums)
     }
+}
+
+fn digest_line(digest: Option<Digest>) -> String {
+    format!("digest {}\n", digest.map_or_else(|| "-".to_owned(), |digest| digest.to_string()))
 }
 
 fn rank(path: &str) -> u8 {
@@ -366,7 +435,7 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::haproxy::bundle::{Content, Resource, ResourceKey};
+    use crate::haproxy::bundle::{Content, MapEntry, Resource, ResourceKey};
     use std::sync::Arc;
 
     fn set(bundle: &mut Bundle, name: &str, text: &str) -> BTreeSet<Name> {
@@ -432,6 +501,52 @@ mod tests {
         let (mut directory, bundle) = accepted(root.path());
         directory.note("0123").unwrap();
         assert_eq!(verify(root.path()), Ok(LastGood { digest: Some(bundle.digest()) }));
+    }
+
+    fn with_pod_map(bundle: &mut Bundle, closing: &str) -> BTreeSet<Name> {
+        let key = ResourceKey::MapEntries { map: maps::POD.into(), owner: "pod".into() };
+        let entry = |key: &str, value: &str| MapEntry { key: key.into(), value: value.into() };
+        let entries = vec![entry("closing", closing), entry("closing-not", "0"), entry("drained", "0")];
+        bundle.set(&key, Some(Resource::new(key.clone(), Content::MapEntries(entries), Arc::new([]))));
+        BTreeSet::from([maps::POD.into()])
+    }
+
+    #[test]
+    fn a_drained_pod_says_so_in_whatever_is_written_until_it_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut directory, mut bundle) = accepted(root.path());
+        let says = |room: &str| fs::read_to_string(root.path().join(room).join(maps::POD)).unwrap();
+        directory.set_drained(true, Some(bundle.digest())).unwrap();
+        let paths = with_pod_map(&mut bundle, "0");
+        directory.update(&bundle, &paths, Some(bundle.digest())).unwrap();
+        assert_eq!(says("current"), "closing 1\nclosing-not 0\ndrained 1\n");
+        // another agent finds it so
+        let mut directory = Directory::open(root.path().to_owned(), pod()).unwrap();
+        assert_eq!(directory.verify(), Ok(LastGood { digest: Some(bundle.digest()) }));
+        assert!(directory.is_drained());
+        let mut next = bundle.clone();
+        let paths = with_pod_map(&mut next, "x");
+        let mut sums = directory.stager().stage(&bundle, &next).unwrap();
+        assert_eq!(says("staged"), "closing 1\nclosing-not 0\ndrained 1\n");
+        directory.restage(&next, &paths, &mut sums).unwrap();
+        assert_eq!(says("staged"), "closing 1\nclosing-not 0\ndrained 1\n");
+        directory.promote(sums, Some(next.digest())).unwrap();
+        directory.set_drained(false, Some(next.digest())).unwrap();
+        assert_eq!(says("current"), "closing 0\nclosing-not 0\ndrained 0\n");
+        assert_eq!(verify(root.path()), Ok(LastGood { digest: Some(next.digest()) }));
+        assert!(!Directory::open(root.path().to_owned(), pod()).unwrap().is_drained());
+    }
+
+    #[test]
+    fn an_agent_that_ended_while_it_drained_its_pod_is_followed_by_one_that_goes_on() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut directory, mut bundle) = accepted(root.path());
+        let paths = with_pod_map(&mut bundle, "0");
+        directory.update(&bundle, &paths, Some(bundle.digest())).unwrap();
+        File::create(root.path().join(DRAINED)).unwrap();
+        assert_eq!(verify(root.path()), Ok(LastGood { digest: Some(bundle.digest()) }));
+        let map = fs::read_to_string(root.path().join("current").join(maps::POD)).unwrap();
+        assert!(map.contains("drained 1\n"), "{map}");
     }
 
     #[test]

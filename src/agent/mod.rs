@@ -6,7 +6,9 @@
 
 mod apply;
 mod attach;
+mod census;
 mod drain;
+mod drained;
 mod drift;
 mod execute;
 pub mod last_good;
@@ -21,11 +23,13 @@ mod status;
 pub mod stop;
 mod supervise;
 pub mod supervisor;
+mod tally;
 mod tickets;
 
 pub use drain::{Drain, Drained};
 pub use pod::{Pod, files as pod_files};
 pub use status::{Refusal, ReloadRecord, Status};
+pub use tally::Ending;
 
 use crate::haproxy::bundle::{Bundle, Change, Digest};
 use crate::report::PrivateBytes;
@@ -126,6 +130,8 @@ pub(crate) enum Control {
 pub(crate) struct Inbox {
     updates: Mutex<Vec<Update>>,
     reloads: Mutex<Reloads>,
+    /// Whether the pod is drained by hand, once somebody who may say so has.
+    drained: Mutex<Option<bool>>,
     arrived: Notify,
     stopping: AtomicBool,
 }
@@ -143,6 +149,10 @@ impl Inbox {
 
     pub(crate) fn reloads(&self) -> Reloads {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn drained(&self) -> Option<bool> {
+        *self.drained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn take(&self) -> Vec<Update> {
@@ -198,6 +208,15 @@ impl Agent {
         }
     }
 
+    /// Says whether the pod is drained by hand: it is to get no traffic, serves what it gets, and asks its clients to
+    /// connect to others. Until this is called it stays as it was before the agent began.
+    pub fn set_drained(&self, drained: bool) {
+        let mut said = self.inbox.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.replace(drained) != Some(drained) {
+            self.inbox.arrived.notify_one();
+        }
+    }
+
     /// What is applied, and what was refused.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.clone()
@@ -207,9 +226,9 @@ impl Agent {
     pub async fn drain(&self, options: Drain) -> Drained {
         let (done, wait) = tokio::sync::oneshot::channel();
         if self.control.send(Control::Drain(options, done)).await.is_err() {
-            return Drained { in_time: true };
+            return Drained::NOTHING;
         }
-        wait.await.unwrap_or(Drained { in_time: true })
+        wait.await.unwrap_or(Drained::NOTHING)
     }
 
     /// Stops at once. A HAProxy that somebody else started goes on.

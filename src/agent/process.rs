@@ -2,7 +2,7 @@
 
 use super::attach::{Attached, Sighting};
 use super::drain::{self, Drain, Drained};
-use super::runtime::Session;
+use super::runtime::{Master, Session};
 use crate::haproxy::files::complaints;
 use crate::haproxy::version::Version;
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,10 +63,10 @@ impl Haproxy {
     }
 
     /// Stops it softly, if it is ours.
-    pub(crate) async fn drain(&mut self, options: Drain) -> Drained {
+    pub(crate) async fn drain(&mut self, master: &Master, options: Drain) -> Drained {
         match self {
-            Self::Spawned(child) => drain::drain(child, options).await,
-            Self::Attached(_) => Drained { in_time: true },
+            Self::Spawned(child) => drain::drain(child, master, options).await,
+            Self::Attached(_) => Drained::NOTHING,
         }
     }
 

@@ -67,6 +67,10 @@ pub struct Status {
     pub restarts: u64,
     /// How often in a row somebody else started it in vain.
     pub failed_starts: u64,
+    /// Open connections of clients, those to workers of earlier configurations among them. Counted every few seconds.
+    pub connections: u64,
+    /// Whether the pod is drained by hand.
+    pub drained: bool,
 }
 
 impl Status {
@@ -90,6 +94,8 @@ impl Status {
             refused: Vec::new(),
             restarts: 0,
             failed_starts: 0,
+            connections: 0,
+            drained: false,
         }
     }
 

@@ -8,11 +8,15 @@
 //! stopping waits for the one that is given.
 
 use super::attach::SocketId;
+use super::runtime::{Connections, ask_for_connections, connections, processes};
+use super::tally::{Ending, Tally};
 use crate::haproxy::maps;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +32,8 @@ const MARKER: &str = "stopping";
 const BEGAN: &str = "stop-began";
 const LOCK: &str = "reload.lock";
 const TIMES: &str = "stop-times";
+/// How connections ended, as far as that is known.
+const RESULT: &str = "stop-result";
 /// A reload that runs has this long before the pod is stopped all the same.
 const RELOAD: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
@@ -35,6 +41,10 @@ const LOOK: Duration = Duration::from_millis(100);
 const ASK: Duration = Duration::from_secs(1);
 /// The master answers within this.
 const ANSWER: Duration = Duration::from_millis(500);
+/// How often connections are counted while HAProxy serves on. After that it may end at any time.
+const COUNT: Duration = Duration::from_secs(1);
+/// A count that takes longer is given up.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The right to reload, as long as it is held.
 #[derive(Debug)]
@@ -72,10 +82,7 @@ pub struct Times {
 impl Times {
     /// Writes them into `directory`, for whoever stops the pod.
     pub fn write(self, directory: &Path) -> io::Result<()> {
-        let text = format!("{} {}\n", self.deregistration.as_millis(), self.timeout.as_millis());
-        let new = directory.join(format!("{TIMES}.new"));
-        fs::write(&new, text)?;
-        fs::rename(new, directory.join(TIMES))
+        replace(directory, TIMES, &format!("{} {}\n", self.deregistration.as_millis(), self.timeout.as_millis()))
     }
 
     /// What was written into `directory`, if it can be read.
@@ -85,6 +92,12 @@ impl Times {
         let (Some(Ok(deregistration)), Some(Ok(timeout))) = (numbers.next(), numbers.next()) else { return None };
         Some(Self { deregistration, timeout })
     }
+}
+
+fn replace(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+    let new = directory.join(format!("{name}.new"));
+    fs::write(&new, text)?;
+    fs::rename(new, directory.join(name))
 }
 
 /// Why a pod is not stopped.
@@ -127,21 +140,27 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
     let master = Pid::from_raw(pid).ok_or_else(|| StopError::Signal { pid, source: io::ErrorKind::InvalidInput.into() })?;
     // the agent has to know how long the pod may take; where nothing can be written it is stopped all the same
     let _ = times.write(directory);
-    let serve_until = began(directory) + times.deregistration;
+    let (began, first) = began(directory);
+    let serve_until = began + times.deregistration;
     let cut_at = serve_until + times.timeout;
     let asking = Asking::start(master_socket(directory));
-    if wait(master, serve_until) {
+    // a second call has not seen what ended before it
+    let mut count = first.then(|| Count { directory, began, tally: Tally::default(), asked: false, kept: None });
+    if wait(master, serve_until, COUNT, &mut count) {
         return Ok(Stopped::InTime);
     }
+    count.iter_mut().for_each(Count::look);
     if mark(directory) {
         send(master, Signal::USR1)?;
     }
     drop(asking);
-    if wait(master, cut_at) {
+    count.iter_mut().for_each(|count| count.asked = true);
+    if wait(master, cut_at, LOOK, &mut count) {
         return Ok(Stopped::InTime);
     }
+    count.iter_mut().for_each(Count::cut);
     send(master, Signal::TERM)?;
-    wait(master, Instant::now() + Duration::from_secs(5));
+    wait(master, Instant::now() + Duration::from_secs(5), LOOK, &mut None);
     Ok(Stopped::Cut)
 }
 
@@ -158,11 +177,17 @@ fn send(master: Pid, signal: Signal) -> Result<(), StopError> {
     }
 }
 
-/// Waits until `deadline`; `true` if the master ended before. It ends when its last worker has.
-fn wait(master: Pid, deadline: Instant) -> bool {
+/// Waits until `deadline`, and looks that often at what is left; `true` if the master ended before. It ends when its last
+/// worker has.
+fn wait(master: Pid, deadline: Instant, every: Duration, count: &mut Option<Count<'_>>) -> bool {
+    let mut due = Instant::now();
     loop {
         if test_kill_process(master).is_err() {
             return true;
+        }
+        if Instant::now() >= due {
+            count.iter_mut().for_each(Count::look);
+            due = Instant::now() + every;
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -198,12 +223,101 @@ impl Drop for Asking {
 }
 
 fn ask_to_close(socket: &Path) -> io::Result<()> {
+    // it is done once there is an answer
+    ask(socket, &format!("@1 set map {} {} {}", maps::POD, maps::CLOSING, maps::TRUE)).map(drop)
+}
+
+fn ask(socket: &Path, command: &str) -> io::Result<String> {
     let mut master = UnixStream::connect(socket)?;
     master.set_read_timeout(Some(ANSWER))?;
     master.set_write_timeout(Some(ANSWER))?;
-    master.write_all(format!("@1 set map {} {} {}\n", maps::POD, maps::CLOSING, maps::TRUE).as_bytes())?;
-    // it is done once there is an answer
-    master.read_to_end(&mut Vec::new()).map(drop)
+    master.write_all(format!("{command}\n").as_bytes())?;
+    // else it waits for more
+    master.shutdown(Shutdown::Write)?;
+    let mut answer = Vec::new();
+    master.read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The connections of clients to each worker.
+fn workers(socket: &Path) -> io::Result<BTreeMap<u32, Connections>> {
+    let late = Instant::now() + PATIENCE;
+    let mut found = BTreeMap::new();
+    for worker in processes(&ask(socket, "show proc")?).workers() {
+        if Instant::now() > late {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // one that has ended meanwhile has none
+        found.extend(connections(&ask(socket, &ask_for_connections(worker))?).map(|connections| (worker, connections)));
+    }
+    Ok(found)
+}
+
+/// Counts how connections end. What is known is kept at once where the agent finds it: HAProxy is process 1 of its
+/// container, and when it ends so does this process.
+struct Count<'d> {
+    directory: &'d Path,
+    began: Instant,
+    tally: Tally,
+    /// Whether HAProxy was asked to stop softly.
+    asked: bool,
+    /// What was written last, and of which master: a reload gives it another name.
+    kept: Option<(String, Ending)>,
+}
+
+impl Count<'_> {
+    fn look(&mut self) {
+        // a worker that is busy or has just ended is asked again soon
+        if let Ok(workers) = workers(&master_socket(self.directory)) {
+            self.tally.look(workers, self.asked);
+            self.keep(self.tally.ending());
+        }
+    }
+
+    /// HAProxy is about to be ended by force.
+    fn cut(&mut self) {
+        self.look();
+        self.keep(self.tally.forced());
+    }
+
+    fn keep(&mut self, ending: Option<Ending>) {
+        let of = present(self.directory);
+        // one that is gone has no name any more
+        let Some(ending) = ending.filter(|_| !of.is_empty()) else { return };
+        let new = Some((of, ending));
+        if new != self.kept {
+            // a pod is stopped also where nothing can be written any more
+            let _ = write_result(self.directory, Ending { time: self.began.elapsed(), ..ending });
+            self.kept = new;
+        }
+    }
+}
+
+fn write_result(directory: &Path, ending: Ending) -> io::Result<()> {
+    let Ending { finished, closed, cut, unseen, forced, time } = ending;
+    let (forced, millis) = (u8::from(forced), time.as_millis());
+    replace(directory, RESULT, &format!("{} {finished} {closed} {cut} {unseen} {forced} {millis}\n", present(directory)))
+}
+
+/// Forgets how an older HAProxy ended than the one behind the master socket `socket`, which is there now.
+pub(super) fn forget_older(socket: &Path) {
+    let directory = socket.parent().unwrap_or(Path::new("."));
+    if result(directory).is_none() {
+        // there is none, usually
+        let _ = fs::remove_file(directory.join(RESULT));
+    }
+}
+
+/// How the connections of the HAProxy ended that was stopped in `directory`; `None` if that was not seen, or another one
+/// was started after it. One that has ended has taken its socket along, unless it was killed.
+pub fn result(directory: &Path) -> Option<Ending> {
+    let text = fs::read_to_string(directory.join(RESULT)).ok()?;
+    let present = present(directory);
+    let (of, numbers) = text.trim_end().split_once(' ')?;
+    let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
+    let &[finished, closed, cut, unseen, forced, millis] = numbers.as_slice() else { return None };
+    let ending = Ending { finished, closed, cut, unseen, forced: forced == 1, time: Duration::from_millis(millis) };
+    (present.is_empty() || of == present).then_some(ending)
 }
 
 /// Says that the pod stops softly; `false` if that was said already. No reload runs after it, and none begins.
@@ -235,15 +349,15 @@ fn present(directory: &Path) -> String {
     SocketId::of(&master_socket(directory)).map(|id| id.to_string()).unwrap_or_default()
 }
 
-/// When stopping began, which a second call has to go on from.
-fn began(directory: &Path) -> Instant {
+/// When stopping began, which a second call has to go on from, and whether this is the first.
+fn began(directory: &Path) -> (Instant, bool) {
     let now = Instant::now();
     if is_first(directory, BEGAN) {
-        return now;
+        return (now, true);
     }
     let written = fs::metadata(directory.join(BEGAN)).and_then(|found| found.modified());
     let age = written.ok().and_then(|written| SystemTime::now().duration_since(written).ok()).unwrap_or_default();
-    now.checked_sub(age).unwrap_or(now)
+    (now.checked_sub(age).unwrap_or(now), false)
 }
 
 /// How much of its time the stop that began in `directory` has left; `None` if none began.
@@ -308,6 +422,25 @@ mod tests {
         let times = Times { deregistration: Duration::from_secs(45), timeout: Duration::from_millis(1500) };
         times.write(directory.path()).unwrap();
         assert_eq!(Times::read(directory.path()), Some(times));
+    }
+
+    #[test]
+    fn a_result_is_read_as_it_was_written_until_another_master_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = master_socket(directory.path());
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(result(directory.path()), None);
+        let ending = Ending { finished: 1, closed: 2, cut: 3, unseen: 4, forced: true, time: Duration::from_millis(5678) };
+        write_result(directory.path(), ending).unwrap();
+        drop(listener);
+        assert_eq!(result(directory.path()), Some(ending));
+        fs::remove_file(&socket).unwrap();
+        assert_eq!(result(directory.path()), Some(ending));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(result(directory.path()), None);
+        forget_older(&socket);
+        fs::remove_file(&socket).unwrap();
+        assert_eq!(result(directory.path()), None);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use super::apply::{Applier, Base, Shared};
 use super::attach::Attached;
-use super::drain::stop;
+use super::drain;
 use super::last_good::Directory;
 use super::process::{Event, Haproxy};
 use super::runtime::{Command, Master, Session, names};
 use super::status::Status;
-use super::{Control, Inbox, Settings, StartError, pod, process, reaper};
+use super::{Control, Inbox, Settings, StartError, census, drained, pod, process, reaper, stop};
 use crate::haproxy::bundle::Bundle;
+use crate::haproxy::maps;
 use crate::haproxy::plan::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Child;
 use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// A worker has this long to load its configuration.
@@ -86,6 +88,8 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         last_reload: None,
         reload_due: None,
         meanwhile: None,
+        told_drained: None,
+        drained_due: None,
         status,
     };
     if applier.haproxy.is_up() {
@@ -156,7 +160,7 @@ async fn launch(settings: &Settings, master: &Master, directory: &Directory, bas
             }
         }
         if Instant::now() > deadline {
-            stop(&mut child).await;
+            drain::stop(&mut child).await;
             return Err(io::ErrorKind::TimedOut.into());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -170,15 +174,28 @@ async fn until(due: Option<Instant>) {
     }
 }
 
+/// What runs beside the loop, until this is dropped.
+struct Beside([JoinHandle<()>; 2]);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
 impl Applier {
     /// The loop. Ends when told to, or when nobody holds a handle any more.
     pub(super) async fn run(mut self, mut control: mpsc::Receiver<Control>) {
-        let reaper = tokio::spawn(reaper::run(self.shared.clone(), self.reap.clone(), self.master.clone(), self.status.clone()));
+        let beside = Beside([
+            tokio::spawn(reaper::run(self.shared.clone(), self.reap.clone(), self.master.clone(), self.status.clone())),
+            tokio::spawn(census::run(self.master.clone(), self.status.clone())),
+        ]);
         let inbox = self.inbox.clone();
         let mut drift = tokio::time::interval_at(Instant::now() + self.settings.drift_interval, self.settings.drift_interval);
         drift.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let (reload, relay) = (until(self.reload_due), until(self.relay_due));
+            self.follow_drained().await;
+            let (reload, relay, drained) = (until(self.reload_due), until(self.relay_due), until(self.drained_due));
             tokio::select! {
                 command = control.recv() => { match command {
                     Some(Control::CheckDrift(done)) => {
@@ -186,21 +203,21 @@ impl Applier {
                     }
                     Some(Control::TicketKeys(keys)) => self.set_ticket_keys(keys).await,
                     Some(Control::Drain(options, done)) => {
-                        reaper.abort();
-                        let drained = self.haproxy.drain(options).await;
+                        drop(beside);
+                        let drained = self.haproxy.drain(&self.master, options).await;
                         self.ended();
                         let _ = done.send(drained);
                         return;
                     }
                     Some(Control::Kill(done)) => {
-                        reaper.abort();
+                        drop(beside);
                         self.haproxy.stop().await;
                         self.ended();
                         let _ = done.send(());
                         return;
                     }
                     None => {
-                        reaper.abort();
+                        drop(beside);
                         return self.haproxy.stop().await;
                     }
                 } }
@@ -209,12 +226,12 @@ impl Applier {
                         self.follow(event).await;
                     }
                     if inbox.is_stopping() {
-                        reaper.abort();
                         return self.ended();
                     }
                 }
                 () = reload => self.reload().await,
                 () = relay => self.relay_again().await,
+                () = drained => self.drained_due = None,
                 () = inbox.arrived() => {
                     self.absorb().await;
                     if std::mem::take(&mut self.foreign_reload) {
@@ -238,6 +255,7 @@ impl Applier {
             }
             Event::Came(session, worker) => {
                 tracing::info!(worker, base = ?self.base, "HAProxy is there");
+                stop::forget_older(&self.master.socket);
                 (self.session, self.worker) = (Some(session), worker);
                 self.status.send_modify(|status| status.failed_starts = 0);
                 self.take_over().await;
@@ -286,6 +304,7 @@ impl Applier {
         if let Haproxy::Spawned(_) = self.haproxy {
             process::end_orphans(&self.workers, &self.directory.live());
         }
+        self.told_drained = None;
         self.status.send_modify(|status| {
             status.ready = false;
             status.master_pid = None;
@@ -341,15 +360,17 @@ impl Applier {
     pub(crate) async fn look_inside(&mut self) -> io::Result<()> {
         self.connect().await?;
         let Some(session) = &mut self.session else { return Err(io::ErrorKind::NotConnected.into()) };
-        let questions = ["show map", "show ssl crt-list", "show ssl cert", "show ssl ca-file"].map(Command::plain);
+        let state = format!("show map {}", maps::POD);
+        let questions = ["show map", "show ssl crt-list", "show ssl cert", "show ssl ca-file", &state].map(Command::plain);
         let answers = session.exchange(&questions).await?;
+        self.told_drained = answers.last().and_then(|answer| drained::told(answer));
         let mut sets = answers.iter().map(|answer| names(answer).into_iter().collect::<BTreeSet<_>>());
         let mut next = || sets.next().unwrap_or_default();
         let process = Process { maps: next(), lists: next(), certificates: next(), authorities: next(), ..Process::default() };
         let mut shared = self.shared.lock().await;
         *shared = Shared { process, worker: Some(self.worker), dynamic_backends: self.capabilities.dynamic_backends };
         drop(shared);
-        self.count(4);
+        self.count(questions.len() as u64);
         Ok(())
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{Error, Exit, Output};
 use crate::agent::room::make_room;
-use crate::agent::stop::{MASTER_SOCKET, Stopped, Times, stop};
-use crate::agent::{Agent, Pod, Settings, linger, supervisor};
+use crate::agent::stop::{self, MASTER_SOCKET, Stopped, Times, stop};
+use crate::agent::{Agent, Pod, Settings, Status, linger, supervisor};
 use crate::delivery::client::{self, Follower};
 use crate::model::FleetId;
 use crate::report::PrivateBytes;
@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 pub(super) const HELP: &str = "\
 It runs beside HAProxy in every pod of a fleet, follows the operator, and brings what the operator
@@ -288,13 +289,32 @@ async fn follow(arguments: &RunArguments) -> Result<Exit, Error> {
     let applying = async { while status.changed().await.is_ok() {} };
     let renewing = renew_ticket_keys(&agent, &arguments.keys);
     tokio::select! {
-        _ = terminate.recv() => {
-            linger::until_all_is_sent(&arguments.directory, &[arguments.http, arguments.https]).await;
-            Ok(Exit::Success)
-        }
-        () = follower.ended() => Err(cannot_start("it follows the operator no more")),
-        () = applying => Err(cannot_start("it applies nothing any more")),
-        () = renewing => Err(cannot_start("it renews no keys any more")),
+        _ = terminate.recv() => {}
+        () = follower.ended() => return Err(cannot_start("it follows the operator no more")),
+        () = applying => return Err(cannot_start("it applies nothing any more")),
+        () = renewing => return Err(cannot_start("it renews no keys any more")),
+    }
+    let ports = [arguments.http, arguments.https];
+    let sent = linger::until_all_is_sent(&arguments.directory, &ports);
+    tokio::join!(sent, take_leave(&follower, agent.status(), &arguments.directory));
+    Ok(Exit::Success)
+}
+
+/// It is noticed within this that HAProxy has ended.
+const NOTICED: Duration = Duration::from_secs(2);
+/// Replicas of the operator have this long to take the last word.
+const HEARD: Duration = Duration::from_secs(2);
+
+/// Tells the operator how the connections ended, if HAProxy was stopped: in a pod that stops this container is ended after
+/// that of HAProxy.
+async fn take_leave(follower: &Follower, mut status: watch::Receiver<Status>, directory: &Path) {
+    let Some(ending) = stop::result(directory) else { return };
+    let gone = tokio::time::timeout(NOTICED, status.wait_for(|status| status.worker_pid.is_none())).await;
+    if gone.is_ok() {
+        // what was written last, as HAProxy ended
+        let ending = stop::result(directory).unwrap_or(ending);
+        tracing::info!(?ending, "HAProxy was stopped");
+        follower.tell_ending(ending, HEARD).await;
     }
 }
 

@@ -11,7 +11,7 @@ use super::resolve::Resolver;
 use super::server::KEEPALIVE;
 use super::wire::{self, Malformed};
 use super::{identity, outgoing};
-use crate::agent::{Agent, Reloads, Status, Update, UpdateContent};
+use crate::agent::{Agent, Ending, Reloads, Status, Update, UpdateContent};
 use crate::haproxy::bundle::{Bundle, Digest};
 use crate::model::FleetId;
 use std::collections::BTreeMap;
@@ -66,6 +66,35 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Follower {
     task: JoinHandle<()>,
+    farewell: Farewell,
+}
+
+/// The last word, and who has not heard it yet.
+#[derive(Clone, Debug, Default)]
+struct Farewell {
+    ending: watch::Sender<Option<Ending>>,
+    /// Streams that are open.
+    streams: watch::Sender<usize>,
+}
+
+impl Farewell {
+    fn is_said(&self) -> bool {
+        self.ending.borrow().is_some()
+    }
+
+    /// Counts a stream until it is dropped.
+    fn open(&self) -> OpenStream<'_> {
+        self.streams.send_modify(|streams| *streams += 1);
+        OpenStream(&self.streams)
+    }
+}
+
+struct OpenStream<'f>(&'f watch::Sender<usize>);
+
+impl Drop for OpenStream<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|streams| *streams -= 1);
+    }
 }
 
 impl Drop for Follower {
@@ -79,7 +108,17 @@ impl Follower {
     pub fn start(settings: Settings, agent: Agent) -> io::Result<Self> {
         let resolver = Resolver::new(&settings.operator)?;
         let settings = Arc::new(settings);
-        Ok(Self { task: tokio::spawn(follow(settings, resolver, agent)) })
+        let farewell = Farewell::default();
+        Ok(Self { task: tokio::spawn(follow(settings, resolver, agent, farewell.clone())), farewell })
+    }
+
+    /// Tells every replica that it has a stream to how HAProxy ended, and follows none of them any more. Returns once all
+    /// have taken it, or after `patience`.
+    pub async fn tell_ending(&self, ending: Ending, patience: Duration) {
+        self.farewell.ending.send_replace(Some(ending));
+        let mut streams = self.farewell.streams.subscribe();
+        // a replica ends the stream in answer to its end; one that does not answer is not waited for
+        let _ = tokio::time::timeout(patience, streams.wait_for(|streams| *streams == 0)).await;
     }
 
     /// Waits for its end, which only a fault brings about.
@@ -92,8 +131,8 @@ impl Follower {
 /// What one stream has told.
 #[derive(Debug)]
 enum News {
-    /// It is there; with a step to what it wants if that is new, and what it releases.
-    Heard { term: u64, leads: bool, step: Option<Step>, released: Option<u64> },
+    /// It is there; with a step to what it wants if that is new, what it releases, and whether it drains the pod.
+    Heard { term: u64, leads: bool, step: Option<Step>, released: Option<u64>, drained: Option<bool> },
     /// The stream ended.
     Ended,
 }
@@ -106,14 +145,15 @@ struct Shared {
     highest_term: watch::Receiver<u64>,
     /// What the replica wants that was obeyed last: a stream to a new one begins there.
     obeyed: Mutex<Held>,
+    farewell: Farewell,
 }
 
-async fn follow(settings: Arc<Settings>, resolver: Resolver, agent: Agent) {
+async fn follow(settings: Arc<Settings>, resolver: Resolver, agent: Agent, farewell: Farewell) {
     let (sender, mut news) = mpsc::channel(16);
     let known = std::fs::read_to_string(&settings.term_file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or_default();
     let (terms, highest_term) = watch::channel(known);
-    let shared =
-        Arc::new(Shared { settings: settings.clone(), news: sender, status: agent.status(), highest_term, obeyed: Mutex::default() });
+    let (status, obeyed) = (agent.status(), Mutex::default());
+    let shared = Arc::new(Shared { settings: settings.clone(), news: sender, status, highest_term, obeyed, farewell });
     let mut obedience = Obedience::new(agent, terms, shared.clone());
     let mut streams: BTreeMap<SocketAddr, AbortOnDrop> = BTreeMap::new();
     let mut tick = tokio::time::interval(TICK);
@@ -175,6 +215,8 @@ struct Known {
     /// What it said last; `None`: there is no stream.
     said: Option<Replica>,
     released: u64,
+    /// Whether it drains the pod, and in which term it said so last.
+    drained: Option<(u64, bool)>,
     /// What it said first, until something was delivered: it may be what HAProxy serves already.
     first: Option<Arc<Bundle>>,
 }
@@ -212,7 +254,7 @@ impl Obedience {
     }
 
     fn add(&mut self, address: SocketAddr, held: Held) {
-        self.replicas.insert(address, Known { held, said: None, released: 0, first: None });
+        self.replicas.insert(address, Known { held, said: None, released: 0, drained: None, first: None });
     }
 
     fn keep(&mut self, addresses: &[SocketAddr]) {
@@ -222,13 +264,14 @@ impl Obedience {
     fn hear(&mut self, address: SocketAddr, news: News) {
         let heard = self.started.elapsed();
         let Some(known) = self.replicas.get_mut(&address) else { return };
-        let News::Heard { term, leads, step, released } = news else {
-            known.said = None;
+        let News::Heard { term, leads, step, released, drained } = news else {
+            (known.said, known.drained) = (None, None);
             return;
         };
         let complete = step.is_some() || known.said.is_some_and(|said| said.complete);
         known.said = Some(Replica { term, leads, complete, heard });
         known.released = released.unwrap_or(known.released);
+        known.drained = drained.map(|drained| (term, drained)).or(known.drained);
         if self.delivered.is_none() {
             known.first = known.first.take().or_else(|| step.as_ref().and_then(|step| step.whole.clone()));
         }
@@ -255,12 +298,15 @@ impl Obedience {
         self.choice = choice;
         let Some(known) = choice.replica().and_then(|replica| self.replicas.get(&replica)) else { return };
         let (held, released) = (known.held.clone(), known.released);
+        // others may have said something else since it said this in an earlier term
+        let drained = known.drained.filter(|(term, _)| known.said.is_some_and(|said| said.term == *term)).map(|(_, drained)| drained);
         match choice {
             Choice::Nobody => {}
             Choice::Leader(leader) => {
                 self.led = now;
                 self.deliver(leader, &held);
                 self.agent.allow_reloads(Reloads::UpTo(released));
+                drained.iter().for_each(|drained| self.agent.set_drained(*drained));
             }
             Choice::Standby(standby) => {
                 self.agent.allow_reloads(Reloads::None);
@@ -335,7 +381,11 @@ async fn keep_up(shared: Arc<Shared>, address: SocketAddr, held: Held) {
     let mut pause = PAUSES.0;
     loop {
         let started = Instant::now();
-        match stream_once(&shared, address, &held).await {
+        let end = stream_once(&shared, address, &held).await;
+        if shared.farewell.is_said() {
+            return;
+        }
+        match end {
             Ok(()) => tracing::debug!(%address, "the stream to the operator is renewed"),
             Err(error) => tracing::warn!(%address, %error, "the stream to the operator ended"),
         }
@@ -396,10 +446,12 @@ async fn stream_once(shared: &Arc<Shared>, address: SocketAddr, held: &Held) -> 
         .keep_alive_while_idle(true);
     let channel = endpoint.connect().await.map_err(Ended::Connect)?;
     let (resync, asked) = watch::channel(0_u64);
-    let mut request = Request::new(outgoing::messages(shared.hello(held), shared.status.clone(), asked));
+    let farewell = &shared.farewell;
+    let mut request = Request::new(outgoing::messages(shared.hello(held), shared.status.clone(), asked, farewell.ending.subscribe()));
     let bearer = format!("Bearer {}", token.trim()).parse().map_err(|_| Ended::Token)?;
     request.metadata_mut().insert("authorization", bearer);
     let mut client = DeliveryClient::new(channel).max_decoding_message_size(MESSAGE);
+    let _open = farewell.open();
     let mut incoming = client.follow(request).await.map_err(Ended::Refused)?.into_inner();
     let expires = identity::expiry(token.trim()).map(|expires| expires - BEFORE_EXPIRY);
     let renew = async {
@@ -416,7 +468,7 @@ async fn stream_once(shared: &Arc<Shared>, address: SocketAddr, held: &Held) -> 
             () = &mut renew => return Ok(()),
         };
         let proto::FromOperator { term, leads, kind } = message;
-        let (mut step, mut released) = (None, None);
+        let (mut step, mut released, mut drained) = (None, None, None);
         match kind {
             Some(from_operator::Kind::Bundle(part)) => match assembly.take(part, held, &shared.obeyed())? {
                 Assembled::Step(new) => step = Some(new),
@@ -427,10 +479,11 @@ async fn stream_once(shared: &Arc<Shared>, address: SocketAddr, held: &Held) -> 
                 }
             },
             Some(from_operator::Kind::Release(release)) => released = Some(release.generation),
+            Some(from_operator::Kind::Drain(drain)) => drained = Some(drain.drained),
             // that it is there, or what a newer operator says
             None => {}
         }
-        if shared.news.send((address, News::Heard { term, leads, step, released })).await.is_err() {
+        if shared.news.send((address, News::Heard { term, leads, step, released, drained })).await.is_err() {
             return Ok(());
         }
     }

@@ -4,10 +4,11 @@
 //! there to the present: the changes since if the log still has them, else everything. So an agent that is slow gets
 //! one step over all that it missed.
 
-use crate::agent::{Refusal, ReloadRecord};
+use super::ended::{DrainResult, Endings};
+use crate::agent::{Ending, Refusal, ReloadRecord};
 use crate::haproxy::bundle::{Bundle, Change, Digest, Resource, ResourceKey};
 use crate::model::FleetId;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::watch;
@@ -79,6 +80,10 @@ pub struct AgentState {
     pub restarts: u64,
     /// How often in a row it was started in vain.
     pub failed_starts: u64,
+    /// Open connections of clients. Nobody is woken for another number, only when the last one ends or the first one begins.
+    pub connections: u64,
+    /// Whether the pod is drained by hand.
+    pub drained: bool,
 }
 
 /// What agents said last, by fleet and pod. Only those that are connected.
@@ -96,6 +101,7 @@ struct Shared {
     authority: watch::Sender<Authority>,
     highest_term: watch::Sender<u64>,
     agents: watch::Sender<Agents>,
+    ended: watch::Sender<Arc<Endings>>,
     connections: Mutex<Connections>,
 }
 
@@ -124,6 +130,7 @@ impl Feeds {
             authority: watch::Sender::default(),
             highest_term: watch::Sender::default(),
             agents: watch::Sender::default(),
+            ended: watch::Sender::default(),
             connections: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -139,11 +146,27 @@ impl Feeds {
         if let Some(feed) = locked(&self.shared.feeds).get(fleet) {
             feed.forget();
         }
+        self.shared.ended.send_modify(|endings| Arc::make_mut(endings).forget(fleet));
     }
 
-    /// Says whether this replica leads.
+    /// Says whether this replica leads. What one that leads no more said of pods that are drained may not hold when it leads
+    /// again.
     pub fn set_authority(&self, authority: Authority) {
+        if !authority.leads {
+            locked(&self.shared.feeds).values().for_each(|feed| feed.set_drained(None));
+        }
         self.shared.authority.send_if_modified(|present| std::mem::replace(present, authority) != authority);
+    }
+
+    /// Says which pods of `fleet` are drained by hand; all others are not. Until this is called nothing is said to any of
+    /// them, and each stays as it is. It costs nothing to say it again, which whoever leads does with every look.
+    pub fn set_drained(&self, fleet: &FleetId, pods: &BTreeSet<String>) {
+        self.feed(fleet).set_drained(Some(pods));
+    }
+
+    /// How pods ended.
+    pub fn ended(&self) -> watch::Receiver<Arc<Endings>> {
+        self.shared.ended.subscribe()
     }
 
     /// Lets all agents of `fleet` reload for what came with `generation` or before.
@@ -201,17 +224,22 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Takes what the agent says.
-    pub(crate) fn said(&self, change: impl FnOnce(&mut AgentReport)) {
+    /// Takes what the agent says. `change` says whether that is news.
+    pub(crate) fn said(&self, change: impl FnOnce(&mut AgentReport) -> bool) {
         let connections = locked(&self.feeds.shared.connections);
         if connections.newest.get(&self.key) != Some(&self.number) {
             return;
         }
-        self.feeds.shared.agents.send_modify(|agents| {
-            if let Some(report) = Arc::make_mut(agents).get_mut(&self.key) {
-                change(Arc::make_mut(report));
-            }
-        });
+        self.feeds
+            .shared
+            .agents
+            .send_if_modified(|agents| Arc::make_mut(agents).get_mut(&self.key).is_some_and(|report| change(Arc::make_mut(report))));
+    }
+
+    /// Takes the last word of the agent.
+    pub(crate) fn ended(&self, ending: Ending) {
+        let (fleet, pod) = self.key.clone();
+        self.feeds.shared.ended.send_modify(|endings| Arc::make_mut(endings).push(DrainResult { fleet, pod, ending }));
     }
 }
 
@@ -238,6 +266,8 @@ struct State {
     present: Option<Present>,
     released: u64,
     released_pods: BTreeMap<String, u64>,
+    /// `None`: it is not known which pods are drained by hand.
+    drained: Option<BTreeSet<String>>,
 }
 
 #[derive(Debug)]
@@ -299,7 +329,21 @@ impl Feed {
         self.moved.send_replace(());
     }
 
-    /// Marks every change of what is published or released.
+    fn set_drained(&self, pods: Option<&BTreeSet<String>>) {
+        let mut state = locked(&self.state);
+        if state.drained.as_ref() != pods {
+            state.drained = pods.cloned();
+            drop(state);
+            self.moved.send_replace(());
+        }
+    }
+
+    /// Whether `pod` is drained by hand, if that is known.
+    pub(crate) fn drained(&self, pod: &str) -> Option<bool> {
+        locked(&self.state).drained.as_ref().map(|pods| pods.contains(pod))
+    }
+
+    /// Marks every change of what is published or released, and of who is drained.
     pub(crate) fn moved(&self) -> watch::Receiver<()> {
         self.moved.subscribe()
     }
@@ -536,13 +580,33 @@ mod tests {
         };
         let older = feeds.connected(&fleet(), "pod-0", report("old"));
         let newer = feeds.connected(&fleet(), "pod-0", report("new"));
-        older.said(|report| report.agent_version = "late".to_owned());
+        older.said(|report| {
+            report.agent_version = "late".to_owned();
+            true
+        });
         drop(older);
         let agents = feeds.agents();
         let version = |agents: &Agents| agents.get(&(fleet(), "pod-0".to_owned())).map(|report| report.agent_version.clone());
         assert_eq!(version(&agents.borrow()), Some("new".to_owned()));
         drop(newer);
         assert_eq!(version(&agents.borrow()), None);
+    }
+
+    #[test]
+    fn who_is_drained_is_known_once_it_was_said_and_as_long_as_this_replica_leads() {
+        let feeds = Feeds::new();
+        feeds.set_authority(Authority { term: 1, leads: true });
+        let feed = feeds.feed(&fleet());
+        let mut moved = feed.moved();
+        assert_eq!(feed.drained("pod-0"), None);
+        feeds.set_drained(&fleet(), &BTreeSet::from(["pod-0".to_owned()]));
+        assert_eq!((feed.drained("pod-0"), feed.drained("pod-1")), (Some(true), Some(false)));
+        assert!(moved.has_changed().unwrap());
+        moved.mark_unchanged();
+        feeds.set_drained(&fleet(), &BTreeSet::from(["pod-0".to_owned()]));
+        assert!(!moved.has_changed().unwrap(), "it was said again");
+        feeds.set_authority(Authority { term: 2, leads: false });
+        assert_eq!((feed.drained("pod-0"), feed.drained("pod-1")), (None, None));
     }
 
     #[test]

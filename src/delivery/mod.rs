@@ -8,6 +8,7 @@ mod assembly;
 pub mod certificates;
 pub mod choice;
 pub mod client;
+pub mod ended;
 pub mod feed;
 pub mod identity;
 mod outgoing;

@@ -1,9 +1,9 @@
-//! What an agent says on a stream: hello, then its state whenever that changed. It is made when the connection has
-//! room for it, so nothing queues up.
+//! What an agent says on a stream: hello, then its state whenever that changed, and how its HAProxy ended as the last
+//! word. It is made when the connection has room for it, so nothing queues up.
 
 use super::proto::{self, from_agent};
 use super::wire;
-use crate::agent::{ReloadRecord, Status};
+use crate::agent::{Ending, ReloadRecord, Status};
 use futures::{Stream, stream};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -20,18 +20,22 @@ struct Voice {
     status: watch::Receiver<Status>,
     /// Counts how often everything was asked for.
     asked: watch::Receiver<u64>,
+    /// The last word, once there is one.
+    ending: watch::Receiver<Option<Ending>>,
+    ended: bool,
     /// Reloads that were reported.
     reloads: u64,
     reported: Option<Instant>,
 }
 
-/// The messages of one stream. It ends when the agent, or whoever counts in `asked`, does.
+/// The messages of one stream. It ends when the agent, or whoever counts in `asked`, does, and with the last word.
 pub(super) fn messages(
     hello: proto::Hello,
     status: watch::Receiver<Status>,
     asked: watch::Receiver<u64>,
+    ending: watch::Receiver<Option<Ending>>,
 ) -> impl Stream<Item = proto::FromAgent> + Send + 'static {
-    let voice = Voice { hello: Some(hello), status, asked, reloads: 0, reported: None };
+    let voice = Voice { hello: Some(hello), status, asked, ending, ended: false, reloads: 0, reported: None };
     stream::unfold(voice, |mut voice| async move {
         let kind = voice.next().await?;
         Some((proto::FromAgent { kind: Some(kind) }, voice))
@@ -43,9 +47,16 @@ impl Voice {
         if let Some(hello) = self.hello.take() {
             return Some(from_agent::Kind::Hello(hello));
         }
+        if self.ended {
+            return None;
+        }
         if let Some(last) = self.reported {
-            let status = &mut self.status;
+            let (status, ending) = (&mut self.status, &mut self.ending);
             tokio::select! {
+                ending = async { ending.wait_for(Option::is_some).await.ok().and_then(|ending| *ending) } => {
+                    self.ended = true;
+                    return Some(from_agent::Kind::Ended(ended(ending?)));
+                }
                 changed = async { tokio::time::sleep_until(last + INTERVAL).await; status.changed().await } => changed.ok()?,
                 asked = self.asked.changed() => {
                     asked.ok()?;
@@ -59,6 +70,11 @@ impl Voice {
         self.reloads = status.reload_count;
         Some(from_agent::Kind::Report(report))
     }
+}
+
+fn ended(ending: Ending) -> proto::Ended {
+    let Ending { finished, closed, cut, unseen, forced, time } = ending;
+    proto::Ended { finished, closed, cut, unseen, forced, millis: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) }
 }
 
 /// The report of `status` to somebody who knows of the first `known` reloads.
@@ -86,6 +102,8 @@ fn report(status: &Status, known: u64) -> proto::Report {
         drift_repairs: status.drift_repairs,
         restarts: status.restarts,
         failed_starts: status.failed_starts,
+        connections: status.connections,
+        drained: status.drained,
     }
 }
 

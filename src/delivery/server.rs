@@ -6,7 +6,7 @@ use super::proto::delivery_server::{self, DeliveryServer};
 use super::proto::{self, from_agent, from_operator};
 use super::wire::{self, Malformed};
 use crate::agent::runtime::random;
-use crate::agent::{Refusal, ReloadRecord};
+use crate::agent::{Ending, Refusal, ReloadRecord};
 use crate::haproxy::bundle::Digest;
 use prost::Message;
 use std::future::Future;
@@ -264,6 +264,10 @@ struct Session {
     resync: bool,
     told: Option<(Authority, u64, Digest)>,
     released: u64,
+    /// Whether it is drained by hand, as it was told, and in which term.
+    drained: Option<(u64, bool)>,
+    /// Whether it said its last word.
+    ended: bool,
 }
 
 impl Session {
@@ -279,7 +283,20 @@ impl Session {
         };
         let connection = feeds.connected(&pod.fleet, &pod.pod, report);
         let (feed, authority) = (feeds.feed(&pod.fleet), feeds.authority());
-        Ok(Self { pod: pod.pod.clone(), feed, authority, connection, out, at, serves, resync: false, told: None, released: 0 })
+        Ok(Self {
+            pod: pod.pod.clone(),
+            feed,
+            authority,
+            connection,
+            out,
+            at,
+            serves,
+            resync: false,
+            told: None,
+            released: 0,
+            drained: None,
+            ended: false,
+        })
     }
 
     async fn run(mut self, mut agent: Streaming<proto::FromAgent>) -> Result<(), Status> {
@@ -309,6 +326,11 @@ impl Session {
                 self.connection.said(|known| merge(known, state));
             }
             Some(from_agent::Kind::Resync(_)) => self.resync = true,
+            Some(from_agent::Kind::Ended(_)) if self.ended => return Err(Status::failed_precondition("a pod ends once")),
+            Some(from_agent::Kind::Ended(ended)) => {
+                self.ended = true;
+                self.connection.ended(decode_ended(&ended));
+            }
             Some(from_agent::Kind::Hello(_)) => return Err(Status::failed_precondition("a stream has one hello")),
             // what a newer agent says
             None => {}
@@ -338,6 +360,16 @@ impl Session {
         if released != self.released && self.authority.borrow().leads {
             self.released = released;
             self.say(Some(from_operator::Kind::Release(proto::Release { generation: released }))).await?;
+        }
+        self.say_drained().await
+    }
+
+    /// Says it anew in every term: another leader may have said something else meanwhile.
+    async fn say_drained(&mut self) -> Result<(), Status> {
+        let Authority { term, leads } = *self.authority.borrow();
+        let Some(drained) = self.feed.drained(&self.pod).filter(|_| leads) else { return Ok(()) };
+        if self.drained.replace((term, drained)) != Some((term, drained)) {
+            self.say(Some(from_operator::Kind::Drain(proto::Drain { drained }))).await?;
         }
         Ok(())
     }
@@ -423,16 +455,54 @@ fn decode_report(report: proto::Report) -> Result<AgentState, Malformed> {
         drift_repairs: report.drift_repairs,
         restarts: report.restarts,
         failed_starts: report.failed_starts,
+        connections: report.connections,
+        drained: report.drained,
     })
 }
 
-/// A report has the reloads since the one before.
-fn merge(known: &mut AgentReport, mut state: AgentState) {
-    if let Some(before) = known.state.take() {
-        let new = std::mem::replace(&mut state.reloads, before.reloads);
+fn decode_ended(ended: &proto::Ended) -> Ending {
+    let proto::Ended { finished, closed, cut, unseen, forced, millis } = *ended;
+    Ending { finished, closed, cut, unseen, forced, time: Duration::from_millis(millis) }
+}
+
+/// A report has the reloads since the one before. Says whether there is more in it than numbers that change all the time.
+fn merge(known: &mut AgentReport, mut state: AgentState) -> bool {
+    let mut is_news = true;
+    if let Some(mut before) = known.state.take() {
+        let new = std::mem::replace(&mut state.reloads, std::mem::take(&mut before.reloads));
+        let is_idle = |state: &AgentState| state.connections == 0;
+        if new.is_empty() && is_idle(&before) == is_idle(&state) {
+            let reloads = std::mem::take(&mut state.reloads);
+            is_news = state != AgentState { connections: state.connections, runtime_commands: state.runtime_commands, ..before };
+            state.reloads = reloads;
+        }
         state.reloads.extend(new);
         let surplus = state.reloads.len().saturating_sub(RELOADS);
         state.reloads.drain(..surplus);
     }
     known.state = Some(state);
+    is_news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_woken_for_numbers_that_change_all_the_time() {
+        let mut known = AgentReport {
+            connected_since: SystemTime::UNIX_EPOCH,
+            agent_version: String::new(),
+            haproxy_version: String::new(),
+            state: None,
+        };
+        let reload = || ReloadRecord { generation: 1, reason: "first".to_owned() };
+        let state = |connections| AgentState { connections, ..AgentState::default() };
+        assert!(merge(&mut known, AgentState { reloads: [reload()].into(), ..state(3) }));
+        assert!(!merge(&mut known, AgentState { runtime_commands: 7, ..state(4) }));
+        assert_eq!(known.state, Some(AgentState { runtime_commands: 7, reloads: [reload()].into(), ..state(4) }));
+        assert!(merge(&mut known, state(0)), "the last one ended");
+        assert!(merge(&mut known, AgentState { drained: true, ..state(0) }));
+        assert!(merge(&mut known, AgentState { drained: true, reloads: [reload()].into(), ..state(0) }));
+    }
 }

@@ -49,11 +49,13 @@ const VALUES: &str = "maps/values/";
 /// The map that leads TCP listeners to their backends, by listener.
 pub const TCP: &str = "maps/tcp.map";
 
-/// What is the case with a pod, by what it is: [`CLOSING`]. The bundle says that nothing is; only the process of a pod is
-/// told otherwise, by whoever stops it.
+/// What is the case with a pod, by what it is: [`CLOSING`], [`DRAINED`]. The bundle says that nothing is; a pod is told
+/// otherwise by whoever stops it, or by its agent while it is drained by hand.
 pub const POD: &str = "maps/pod.map";
 /// The key of [`POD`] that is [`TRUE`] while clients are asked to close their connections.
 pub const CLOSING: &str = "closing";
+/// The key of [`POD`] that is [`TRUE`] while the pod is to get no traffic, though it serves what it gets.
+pub const DRAINED: &str = "drained";
 /// What is the case.
 pub const TRUE: &str = "1";
 /// What is not.

@@ -16,7 +16,7 @@ use crate::fleet::rollout::{Decision, PodState, advance};
 use crate::haproxy::bundle::{Bundle, Change, Digest};
 use crate::haproxy::tickets::ticket_keys;
 use crate::haproxy::version::Version;
-use crate::model::{self, FleetId, Model};
+use crate::model::{self, FleetId, Millis, Model};
 use crate::report::{Diagnostic, PrivateBytes, codes};
 use crate::status::json::{self, Protocol};
 use k8s_openapi::jiff::Timestamp;
@@ -37,6 +37,8 @@ const DEREGISTRATION: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_secs(15);
 /// How long all of it may finish when `local` ends.
 const SHUTDOWN: Duration = Duration::from_secs(10);
+/// Over how long the closing of connections is spread: short beside both.
+pub(super) const MAX_CLOSE_SPREAD: Millis = Millis(2_000);
 /// The least time between two reloads of a replica.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// Replicas of a fleet at most: each is a process of this machine.

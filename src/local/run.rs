@@ -2,7 +2,7 @@
 
 use super::addresses::{Addresses, HEALTH_PORT, preferred_port, wait_until_free};
 use super::echoes::Echoes;
-use super::fleet::{Environment, LocalFleet, MAX_REPLICAS, Trouble};
+use super::fleet::{Environment, LocalFleet, MAX_CLOSE_SPREAD, MAX_REPLICAS, Trouble};
 use super::haproxies::{Haproxy, choose};
 use super::interrupt::Interrupts;
 use super::record::Record;
@@ -277,7 +277,11 @@ impl Local {
                 Capabilities::of(found.map_or(FLOOR, |haproxy| haproxy.version))
             }),
             translate: translate::Options { allow_loopback: true },
-            render: render::Options { max_checked_servers: room.checked_servers, ..render::Options::default() },
+            render: render::Options {
+                max_checked_servers: room.checked_servers,
+                max_close_spread: MAX_CLOSE_SPREAD,
+                ..render::Options::default()
+            },
         };
         Ok(Self {
             addresses: Addresses::open(&settings.state),

@@ -46,6 +46,9 @@ pub struct Settings {
     pub buffer_bytes: Option<u32>,
     /// How long a worker of before a reload lives.
     pub hard_stop_after: Option<Millis>,
+    /// Over how long a worker that ends spreads the closing of its connections; all at once if nothing is said. Less than
+    /// `hard_stop_after`.
+    pub close_spread: Option<Millis>,
 }
 
 /// A line for each request.

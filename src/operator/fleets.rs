@@ -8,7 +8,7 @@ use super::settings::{AGENTS_SERVICE, Settings};
 use super::stage::Translated;
 use crate::api::crd::IngressDeploymentResource;
 use crate::api::{HaproxyLine, IngressDeployment, Meta, UpgradePolicy};
-use crate::delivery::feed::Agents;
+use crate::delivery::feed::{Agents, Feeds};
 use crate::fleet::apply::FleetKey;
 use crate::fleet::build::{Context, Fleet, InUse, Names, Observed, ObservedService};
 use crate::fleet::controller::{Build, BuildError, Built, FleetState, Seen, States, Withdraw};
@@ -38,7 +38,7 @@ pub(super) struct Maker {
     client: Client,
     /// Whether the API server keeps `trafficDistribution`, once it was asked.
     knows_distribution: OnceCell<bool>,
-    agents: watch::Receiver<Agents>,
+    feeds: Feeds,
     /// Since when this replica leads: agents need some time to find it.
     leads_since: Mutex<Instant>,
     /// What is observed of all fleets: known once the controller that this is given to is made.
@@ -51,7 +51,7 @@ impl Maker {
         client: Client,
         trust: watch::Receiver<Option<Trust>>,
         translated: watch::Receiver<Arc<Translated>>,
-        agents: watch::Receiver<Agents>,
+        feeds: Feeds,
     ) -> Self {
         Self {
             settings,
@@ -60,7 +60,7 @@ impl Maker {
             keys: KeyStore::new(client.clone()),
             client,
             knows_distribution: OnceCell::new(),
-            agents,
+            feeds,
             leads_since: Mutex::new(Instant::now()),
             states: OnceLock::new(),
         }
@@ -94,11 +94,18 @@ impl Maker {
         let traffic_distribution = *knows.map_err(|error| BuildError::Wait(error.to_string()))?;
         let context = self.context(&id, ca_bundle, keys, traffic_distribution);
         let observed = in_cluster(seen, bundle_bytes);
+        self.tell_drained(&id, &observed);
         let fleet = Fleet { deployment: &deployment, uid: &uid, context: &context, observed: &observed, change: None };
-        let (translated, agents) = (self.translated.borrow().clone(), self.agents.borrow().clone());
+        let (translated, agents) = (self.translated.borrow().clone(), self.feeds.agents().borrow().clone());
         let said = |pod: &str| said(&id, pod, &translated, &agents);
         let are_known = self.leads_since().elapsed() > observed::TO_CONNECT || knows_all(&id, seen, &agents);
         plan(fleet, seen, plan::Agents { said: &said, are_known }, Timestamp::now()).map_err(BuildError::Refused)
+    }
+
+    /// Says to agents whose pods are drained by hand, as the Deployments have it.
+    fn tell_drained(&self, fleet: &FleetId, observed: &Observed) {
+        let drained = observed.deployments.values().flat_map(|in_use| in_use.drained.iter().cloned());
+        self.feeds.set_drained(fleet, &drained.collect());
     }
 
     /// How many bytes the fleet's configuration takes, if it may have the class that it asks for.
@@ -172,7 +179,7 @@ fn said(fleet: &FleetId, pod: &str, translated: &Translated, agents: &Agents) ->
     let state = agents.get(&(fleet.clone(), pod.to_owned())).and_then(|report| report.state.as_ref());
     let (Some(state), Some(view)) = (state, translated.fleets.get(fleet)) else { return Said::default() };
     let is_recent = || view.since.elapsed() < LATE;
-    Said { confirmed: state.ready && (state.digest == view.digest || !state.last_good && is_recent()), connections: 0 }
+    Said { confirmed: state.ready && (state.digest == view.digest || !state.last_good && is_recent()), connections: state.connections }
 }
 
 /// Whether the agents of all pods that serve have said something.

@@ -3,11 +3,13 @@
 use super::history::Lag;
 use super::lease::Claim;
 use super::stage::{Input, Translated};
+use crate::agent::Ending;
+use crate::delivery::ended::Endings;
 use crate::delivery::feed::Agents;
 use crate::ingest::cluster::{Health, WatchState};
 use crate::model::FleetId;
 use crate::status::ingress::Ingresses;
-use crate::telemetry::{FleetLabels, OperatorMetrics, ResourceLabels, WatchLabels, set_counter};
+use crate::telemetry::{EndingLabels, FleetLabels, OperatorMetrics, ResourceLabels, WatchLabels, set_counter};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -21,6 +23,7 @@ pub(super) struct Published {
     pub(super) inputs: mpsc::WeakSender<Input>,
     pub(super) translated: watch::Receiver<Arc<Translated>>,
     pub(super) agents: watch::Receiver<Agents>,
+    pub(super) ended: watch::Receiver<Arc<Endings>>,
     pub(super) ingresses: Arc<Mutex<Ingresses>>,
     pub(super) claim: watch::Receiver<Claim>,
 }
@@ -33,6 +36,7 @@ impl Published {
         let waiting = self.inputs.upgrade().map_or(0, |inputs| inputs.max_capacity() - inputs.capacity());
         metrics.inputs_waiting.set(number(waiting));
         observe_agents(&self.translated.borrow().clone(), &self.agents.borrow().clone(), now, metrics);
+        observe_endings(&self.translated.borrow(), &self.ended.borrow(), metrics);
         let due = self.ingresses.lock().unwrap_or_else(PoisonError::into_inner).waiting();
         metrics.ingress_statuses_waiting.set(number(due));
         let term = self.claim.borrow().term(now);
@@ -69,15 +73,21 @@ fn observe_agents(translated: &Translated, agents: &Agents, now: Instant, metric
     metrics.agents_behind.clear();
     metrics.lag_generations.clear();
     metrics.lag.clear();
+    metrics.connections.clear();
     let mut lags: BTreeMap<&FleetId, Vec<Lag>> = translated.fleets.keys().map(|fleet| (fleet, Vec::new())).collect();
+    let mut connections: BTreeMap<&FleetId, u64> = BTreeMap::new();
     for ((fleet, _), report) in agents.iter() {
         // agents of what is no fleet (any more) are nobody's
         let (Some(view), Some(lags)) = (translated.fleets.get(fleet), lags.get_mut(fleet)) else { continue };
         let confirmed = report.state.as_ref().map(|state| state.digest);
         lags.push(view.history.lag(confirmed, now));
+        let open = connections.entry(fleet).or_default();
+        *open = open.saturating_add(report.state.as_ref().map_or(0, |state| state.connections));
     }
     for (fleet, lags) in lags {
         let labels = FleetLabels { namespace: fleet.namespace.to_string(), fleet: fleet.name.to_string() };
+        let open = connections.get(fleet).copied().unwrap_or_default();
+        metrics.connections.get_or_create(&labels).set(i64::try_from(open).unwrap_or(i64::MAX));
         let behind = lags.iter().filter(|lag| lag.generations > 0).count();
         metrics.agents.get_or_create(&labels).set(number(lags.len()));
         metrics.agents_behind.get_or_create(&labels).set(number(behind));
@@ -87,10 +97,23 @@ fn observe_agents(translated: &Translated, agents: &Agents, now: Instant, metric
     }
 }
 
+fn observe_endings(translated: &Translated, endings: &Endings, metrics: &OperatorMetrics) {
+    metrics.drained_connections.clear();
+    for fleet in translated.fleets.keys() {
+        // a rate can be taken from the first on
+        let Ending { finished, closed, cut, unseen, .. } = endings.sums().get(fleet).copied().unwrap_or_default();
+        for (how, count) in [("finished", finished), ("closed", closed), ("cut", cut), ("unseen", unseen)] {
+            let labels = EndingLabels { namespace: fleet.namespace.to_string(), fleet: fleet.name.to_string(), how };
+            set_counter(&metrics.drained_connections.get_or_create(&labels), count);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::delivery::Feeds;
     use crate::delivery::feed::{AgentReport, AgentState};
     use crate::haproxy::bundle::Digest;
     use crate::operator::history::History;
@@ -103,7 +126,7 @@ mod tests {
             connected_since: SystemTime::UNIX_EPOCH,
             agent_version: String::new(),
             haproxy_version: String::new(),
-            state: digest.map(|digest| AgentState { digest: Digest(digest), ..AgentState::default() }),
+            state: digest.map(|digest| AgentState { digest: Digest(digest), connections: 20, ..AgentState::default() }),
         })
     }
 
@@ -133,12 +156,22 @@ mod tests {
         let agents: Agents =
             Arc::new(agents.into_iter().map(|(name, pod, digest)| ((fleet(name), pod.to_owned()), report(digest))).collect());
         observe_agents(&translated, &agents, start + Duration::from_secs(10), &operator);
+        let feeds = Feeds::new();
+        for (name, cut) in [("edge", 2), ("edge", 3), ("gone", 4)] {
+            let report = AgentReport::clone(&report(None));
+            feeds.connected(&fleet(name), "a", report).ended(Ending { finished: 7, cut, ..Ending::default() });
+        }
+        observe_endings(&translated, &feeds.ended().borrow(), &operator);
         let text = metrics.encode().unwrap();
         for line in [
             r#"haproxy_fleet_agents{namespace="infra",fleet="edge"} 3"#,
             r#"haproxy_fleet_agents_behind{namespace="infra",fleet="edge"} 2"#,
             r#"haproxy_fleet_lag_generations{namespace="infra",fleet="edge"} 2"#,
             r#"haproxy_fleet_lag_seconds{namespace="infra",fleet="edge"} 7.0"#,
+            r#"haproxy_fleet_connections{namespace="infra",fleet="edge"} 60"#,
+            r#"haproxy_fleet_drained_connections_total{namespace="infra",fleet="edge",how="finished"} 14"#,
+            r#"haproxy_fleet_drained_connections_total{namespace="infra",fleet="edge",how="cut"} 5"#,
+            r#"haproxy_fleet_drained_connections_total{namespace="infra",fleet="idle",how="cut"} 0"#,
             r#"haproxy_fleet_agents{namespace="infra",fleet="idle"} 0"#,
             r#"haproxy_fleet_lag_seconds{namespace="infra",fleet="idle"} 0.0"#,
         ] {

@@ -4,6 +4,7 @@ use super::document::document;
 use super::observed::{self, Moment};
 use super::stage::{BackendView, FleetView, Translated};
 use crate::api::{IngressDeploymentStatus, crd::IngressDeploymentResource};
+use crate::delivery::ended::{DrainResult, Endings};
 use crate::delivery::feed::{AgentReport, Agents};
 use crate::fleet::apply::FleetKey;
 use crate::fleet::build::selector_text;
@@ -12,6 +13,7 @@ use crate::ingest::cluster::SeenBackend;
 use crate::model::FleetId;
 use crate::report::{Diagnostic, Kind, ObjectRef, Severity, codes};
 use crate::status::backend;
+use crate::status::events::Event;
 use crate::status::fleet::{Address, Observed, Pod, status};
 use crate::status::ingress::{Ingresses, Point};
 use crate::status::json::{Operator, Status};
@@ -35,6 +37,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) struct Sources {
     pub(super) translated: watch::Receiver<Arc<Translated>>,
     pub(super) agents: watch::Receiver<Agents>,
+    pub(super) ended: watch::Receiver<Arc<Endings>>,
     pub(super) states: watch::Receiver<Arc<States>>,
     pub(super) leads: Box<dyn Fn() -> bool + Send + Sync>,
     /// The name of this pod.
@@ -51,9 +54,13 @@ pub(super) async fn tell(
     let started = Instant::now();
     let mut writing: Option<Writer> = None;
     let mut due: Option<Instant> = None;
+    // what ended before is told by whoever led then
+    let mut ended = 0;
     loop {
         let (translated, agents) = (sources.translated.borrow_and_update().clone(), sources.agents.borrow_and_update().clone());
         let states = sources.states.borrow_and_update().clone();
+        let endings = sources.ended.borrow_and_update().clone();
+        let before = std::mem::replace(&mut ended, endings.count());
         let (leads, whole) = ((sources.leads)(), translated.whole);
         let operator = Operator { pod: sources.pod.clone(), leads, whole };
         if leads && whole {
@@ -65,7 +72,8 @@ pub(super) async fn tell(
                 reach(&super::stage::object_of(fleet), looked, &ingresses);
             }
             let backends = backends(&translated, &findings, now);
-            let reports = Reports { fleets: statuses(looked), backends, findings: Arc::new(findings) };
+            let happened = endings.after(before).filter_map(|result| cut(result, looked.get(&result.fleet)?)).collect();
+            let reports = Reports { fleets: statuses(looked), backends, findings: Arc::new(findings), happened };
             due = writing.get_or_insert_with(&writer).pass(&reports).await;
         } else {
             told.send_replace(Arc::new(document(operator, &translated, &agents, &BTreeMap::new(), &translated.findings)));
@@ -78,6 +86,7 @@ pub(super) async fn tell(
             changed = sources.translated.changed() => if changed.is_err() { return },
             changed = sources.agents.changed() => if changed.is_err() { return },
             changed = sources.states.changed() => if changed.is_err() { return },
+            changed = sources.ended.changed() => if changed.is_err() { return },
             () = tokio::time::sleep_until(due) => continue,
         }
         tokio::time::sleep(QUIET).await;
@@ -277,6 +286,21 @@ fn refusals(fleet: &FleetId, agents: &Agents) -> Vec<Diagnostic> {
     found.sort();
     found.dedup();
     found
+}
+
+/// What is told of a pod that ended with connections open.
+fn cut(DrainResult { fleet, pod, ending }: &DrainResult, looked: &Looked<'_>) -> Option<Event> {
+    let timeout = &looked.reading.as_ref()?.spec.drain.timeout.0;
+    let connections = match ending.cut {
+        0 => return None,
+        1 => "1 connection".to_owned(),
+        number => format!("{number} connections"),
+    };
+    let note = format!(
+        "pod {pod} ended with {connections} cut at the end of drain.timeout ({timeout}); give longer connections more time by \
+         spec.drain.timeout"
+    );
+    Some(Event::of(&super::stage::object_of(fleet), true, "ConnectionsCut", note))
 }
 
 fn typed<T: DeserializeOwned>(value: &Value) -> Option<T> {

@@ -136,6 +136,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
         inputs: inputs.downgrade(),
         translated: translated.clone(),
         agents: feeds.agents(),
+        ended: feeds.ended(),
         ingresses: ingresses.clone(),
         claim: election.claim(),
     };
@@ -147,7 +148,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let listener = listen(settings.delivery).await?;
     parts.start("delivery", deliver(listener, trusted.clone(), feeds.clone(), client.clone()));
 
-    let maker = Arc::new(Maker::new(settings.clone(), client.clone(), trusted.clone(), translated.clone(), feeds.agents()));
+    let maker = Arc::new(Maker::new(settings.clone(), client.clone(), trusted.clone(), translated.clone(), feeds.clone()));
     let withdrawn = Arc::new(Withdrawn(ingresses.clone()));
     let (states, observed) = watch::channel(Arc::new(States::new()));
     maker.watch(observed.clone());
@@ -159,6 +160,7 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let sources = Sources {
         translated: translated.clone(),
         agents: feeds.agents(),
+        ended: feeds.ended(),
         states: observed,
         leads: Box::new(move || claim.borrow().term(Instant::now()).is_some()),
         pod: settings.pod.clone(),

@@ -5,10 +5,12 @@
 use super::report::{Sources, tell};
 use super::run::{options, pass_on};
 use super::stage::Stage;
-use crate::delivery::Feeds;
+use crate::agent::Ending;
+use crate::delivery::{AgentReport, Feeds};
 use crate::fleet::apply::FleetKey;
 use crate::fleet::controller::{FleetState, States};
 use crate::ingest::cluster::{self, Cluster};
+use crate::model::FleetId;
 use crate::pipeline::Pipeline;
 use crate::status::ingress::Ingresses;
 use crate::status::json::Status;
@@ -21,7 +23,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -33,6 +35,7 @@ const THEIRS: &str = "ingress.v3.haproxy.org/v3";
 /// A cluster, and of an operator what says how `Backend`s are.
 struct Rig {
     server: ApiServer,
+    feeds: Feeds,
     states: watch::Sender<Arc<States>>,
     told: watch::Receiver<Arc<Status>>,
     _parts: JoinSet<()>,
@@ -87,6 +90,7 @@ impl Rig {
         let sources = Sources {
             translated: stage.translated(),
             agents: feeds.agents(),
+            ended: feeds.ended(),
             states: observed,
             leads: Box::new(|| true),
             pod: "operator-0".to_owned(),
@@ -100,7 +104,7 @@ impl Rig {
         let writer = move || Writer::new(client.clone(), "operator-0".to_owned(), book.clone());
         let (document, told) = watch::channel(Arc::new(Status::default()));
         parts.spawn(tell(sources, writer, ingresses, document));
-        Self { server, states, told, _parts: parts }
+        Self { server, feeds, states, told, _parts: parts }
     }
 
     fn status(&self, name: &str) -> Value {
@@ -215,6 +219,42 @@ async fn the_document_tells_of_a_fleet_its_class_state_pods_and_worst_findings()
     assert_eq!((replica.ready, replica.connected, replica.confirmed), (true, false, false), "its agent says nothing");
     assert_eq!((fleet.worst[0].code.as_str(), fleet.worst[0].object.name.as_str()), ("NotFound", "lost"));
     assert!(document.diagnostics.contains(&fleet.worst[0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ended_with_connections_open_is_told_at_its_fleet_once() {
+    let rig = Rig::start(cluster());
+    let state = FleetState {
+        generation: 1,
+        fleet: rig.server.get(GROUP, "IngressDeployment", "shop", "edge").map(Arc::new),
+        ..FleetState::default()
+    };
+    let key = FleetKey { namespace: "shop".to_owned(), name: "edge".to_owned() };
+    rig.states.send_replace(Arc::new(States::from([(key, state)])));
+    rig.until("the fleet", |rig| rig.told.borrow().fleets.first().is_some_and(|fleet| fleet.ready.is_some())).await;
+    let fleet = FleetId { namespace: "shop".into(), name: "edge".into() };
+    for (pod, cut) in [("edge-0", 0), ("edge-1", 3)] {
+        let report = AgentReport {
+            connected_since: SystemTime::UNIX_EPOCH,
+            agent_version: String::new(),
+            haproxy_version: String::new(),
+            state: None,
+        };
+        rig.feeds.connected(&fleet, pod, report).ended(Ending { finished: 5, closed: 7, unseen: 1, cut, ..Ending::default() });
+    }
+    let events = |rig: &Rig| {
+        let mut events = rig.server.all("events.k8s.io/v1", "Event");
+        events.retain(|event| event["reason"] == "ConnectionsCut");
+        events
+    };
+    rig.until("the Event", |rig| !events(rig).is_empty()).await;
+    // whatever else there is to tell
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let [event] = events(&rig).try_into().unwrap();
+    assert_eq!((&event["type"], &event["regarding"]["name"]), (&json!("Warning"), &json!("edge")));
+    let note = "pod edge-1 ended with 3 connections cut at the end of drain.timeout (60s); give longer connections more time by \
+                spec.drain.timeout";
+    assert_eq!((&event["note"], &event["series"]), (&json!(note), &Value::Null));
 }
 
 /// What is logged.

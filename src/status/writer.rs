@@ -66,6 +66,8 @@ pub struct Reports {
     pub backends: BTreeMap<ObjectRef, BackendReport>,
     /// All findings.
     pub findings: Arc<Vec<Diagnostic>>,
+    /// What happened since the last pass.
+    pub happened: Vec<Event>,
 }
 
 /// Writes.
@@ -104,6 +106,7 @@ impl Writer {
     pub async fn pass(&mut self, reports: &Reports) -> Option<Instant> {
         self.fleets.retain(|fleet, _| reports.fleets.contains_key(fleet));
         self.events.present(reports.findings.iter());
+        reports.happened.iter().for_each(|event| self.events.happened(event.clone()));
         let mut next: Vec<Instant> = Vec::new();
         for (fleet, status) in &reports.fleets {
             next.extend(self.fleet(fleet, status).await);

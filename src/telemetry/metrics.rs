@@ -43,6 +43,18 @@ labels! {
 }
 
 labels! {
+    /// Connections to pods of a fleet that ended in one way.
+    EndingLabels {
+        /// The namespace of the fleet.
+        namespace: String,
+        /// Its name.
+        fleet: String,
+        /// `finished`, `closed`, `cut` or `unseen`.
+        how: &'static str,
+    }
+}
+
+labels! {
     /// Reloads of a fleet of one kind.
     ReloadLabels {
         /// The namespace of the fleet.
@@ -256,6 +268,10 @@ pub struct OperatorMetrics {
     pub lag_generations: Family<FleetLabels, Gauge>,
     /// For how long it has been behind.
     pub lag: Family<FleetLabels, Seconds>,
+    /// Open connections of clients to a fleet's pods.
+    pub connections: Family<FleetLabels, Gauge>,
+    /// Connections to pods that stopped.
+    pub drained_connections: Family<EndingLabels, Counter>,
     /// Writes to the API server.
     pub api_writes: Family<WriteLabels, Counter>,
     /// Ingresses whose status is not as it should be.
@@ -283,6 +299,8 @@ impl OperatorMetrics {
             agents_behind: Family::default(),
             lag_generations: Family::default(),
             lag: Family::default(),
+            connections: Family::default(),
+            drained_connections: Family::default(),
             api_writes: Family::default(),
             ingress_statuses_waiting: Gauge::default(),
             leader: Gauge::default(),
@@ -321,6 +339,10 @@ impl OperatorMetrics {
         metrics.family("agents_behind", "Agents that do not confirm the present bundle", self.agents_behind.clone());
         metrics.family("lag_generations", "Bundles that the agent furthest behind has not confirmed", self.lag_generations.clone());
         metrics.timed("lag", "Age of the oldest bundle that an agent has not confirmed", self.lag.clone());
+        metrics.family("connections", "Open connections of clients to the fleet's pods", self.connections.clone());
+        let help = "Connections to pods that stopped, by how they ended: finished before the soft stop, closed after it, cut at the \
+                    deadline, or unseen: open when they were last looked at, before HAProxy ended in time";
+        metrics.family("drained_connections", help, self.drained_connections.clone());
     }
 }
 

@@ -5,6 +5,6 @@ mod metrics;
 
 pub use logging::{LogLevel, LogLevelError, log_json_to_stderr, log_to_stderr};
 pub use metrics::{
-    Described, DiagnosticLabels, FleetLabels, Labels, Metrics, OperatorMetrics, ReloadLabels, ResourceLabels, Seconds, StepLabels,
-    WatchLabels, WriteLabels, set_counter,
+    Described, DiagnosticLabels, EndingLabels, FleetLabels, Labels, Metrics, OperatorMetrics, ReloadLabels, ResourceLabels, Seconds,
+    StepLabels, WatchLabels, WriteLabels, set_counter,
 };

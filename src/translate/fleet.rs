@@ -85,6 +85,7 @@ pub(super) fn read(id: &FleetId, mut look: Lookups<'_>) -> Read {
         if let Some(tuning) = &fleet.spec.tuning {
             reader.tuning(tuning);
         }
+        reader.drain(&fleet.spec.drain);
         reader.tls(fleet.spec.tls.as_ref().unwrap_or(&FleetTls::default()));
         reader.default_certificate(&fleet);
         reader.default_backend(&fleet);

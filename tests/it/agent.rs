@@ -454,13 +454,18 @@ async fn a_drain_lets_connections_end_and_stops_at_its_deadline() {
         eventually(async || tokio::net::TcpStream::connect(rig.http).await.is_err().then_some(())).await;
         assert_eq!(client.ask("one.example").await.unwrap(), "a", "{version}: the idle connection is answered once more");
         assert!(client.closed);
-        assert!(drain.await.unwrap().in_time);
+        let drained = drain.await.unwrap();
+        assert!(drained.in_time);
+        let ending = drained.ending.unwrap();
+        assert_eq!((ending.finished + ending.closed, ending.cut, ending.unseen), (1, 0, 0), "{version}: {ending:?}");
         assert!(rig.status().master_pid.is_none());
 
         let rig = Rig::start(haproxy, one(&a)).await;
         let mut client = Client::connect(rig.http).await;
         assert_eq!(client.ask("one.example").await.unwrap(), "a");
-        assert!(!rig.agent.drain(Drain { deadline: Duration::from_millis(50) }).await.in_time);
+        let drained = rig.agent.drain(Drain { deadline: Duration::from_millis(50) }).await;
+        assert!(!drained.in_time);
+        assert_eq!(drained.ending.map(|ending| (ending.closed, ending.cut, ending.forced)), Some((0, 1, true)), "{version}");
         assert!(client.ask("one.example").await.is_err());
     }
 }

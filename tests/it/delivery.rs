@@ -18,7 +18,7 @@ use haproxy_fleet::haproxy::bundle::{Bundle, Change, Content, ResourceKey};
 use haproxy_fleet::haproxy::files::render_bytes;
 use haproxy_fleet::model::FleetId;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -393,6 +393,54 @@ async fn a_leader_whose_term_is_over_is_not_obeyed_any_more() {
     pod.rig.answers("c.example", "c").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_drained_by_hand_as_the_leader_of_the_highest_term_says_and_nobody_else() {
+    let (_, haproxy) = &haproxies()[0];
+    let cluster = Cluster::new();
+    let a = Origin::start("a").await;
+    let (leader, other) = (Replica::start(&cluster).await, Replica::start(&cluster).await);
+    let wanted = Wanted { bundle: one(&a), generation: 1 };
+    let of = |pods: &[&str]| pods.iter().map(|pod| (*pod).to_owned()).collect::<BTreeSet<_>>();
+    for replica in [&leader, &other] {
+        replica.publish(1, &[], &wanted.bundle);
+    }
+    leader.leads(4);
+    leader.feeds.release(&fleet(), 1);
+    other.stands_by(4);
+    let mut pod = FleetPod::start(&cluster, haproxy, "edge-0", &[leader.address, other.address]).await;
+    pod.serves(&wanted).await;
+    let beside = FleetPod::start(&cluster, haproxy, "edge-1", &[leader.address]).await;
+    beside.serves(&wanted).await;
+    // neither one that stands by nor one whose term is over drains a pod
+    for authority in [Authority { term: 4, leads: false }, Authority { term: 3, leads: true }] {
+        other.feeds.set_authority(authority);
+        other.feeds.set_drained(&fleet(), &of(&["edge-0"]));
+        other.hears("edge-0", |state| state.ready && !state.drained).await;
+        let tried = tokio::time::Instant::now();
+        while tried.elapsed() < Duration::from_secs(2) {
+            assert!(!pod.rig.status().drained, "{authority:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    leader.feeds.set_drained(&fleet(), &of(&["edge-0"]));
+    for replica in [&leader, &other] {
+        replica.hears("edge-0", |state| state.drained).await;
+    }
+    leader.hears("edge-1", |state| state.ready && !state.drained).await;
+    // it stays so without a leader, and for an agent that begins then
+    leader.stop().await;
+    pod.follow();
+    other.stands_by(4);
+    other.hears("edge-0", |state| state.drained).await;
+    // whoever leads next says nothing of it until it knows
+    other.leads(5);
+    other.publish(2, &[], &wanted.bundle);
+    other.hears("edge-0", |state| state.generation == 2 && state.drained).await;
+    other.feeds.set_drained(&fleet(), &BTreeSet::new());
+    other.hears("edge-0", |state| !state.drained).await;
+    assert!(!pod.rig.status().drained);
+}
+
 /// A stream as a stranger may open it.
 async fn stream(
     cluster: &Cluster,
@@ -556,7 +604,7 @@ async fn whoever_asks_for_everything_gets_everything_once() {
     while beats < 3 {
         match stream.message().await.unwrap().unwrap().kind {
             Some(from_operator::Kind::Bundle(bundle)) => delivered.push((bundle.base, bundle.set.len())),
-            Some(from_operator::Kind::Release(_)) => {}
+            Some(from_operator::Kind::Release(_) | from_operator::Kind::Drain(_)) => {}
             None => beats += 1,
         }
     }

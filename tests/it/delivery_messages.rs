@@ -58,6 +58,7 @@ fn from_operator() -> Vec<(&'static str, FromOperator)> {
         ("operator-full", message(Some(from_operator::Kind::Bundle(bundle)))),
         ("operator-changes", message(Some(from_operator::Kind::Bundle(changes)))),
         ("operator-release", message(Some(from_operator::Kind::Release(proto::Release { generation: 9 })))),
+        ("operator-drain", message(Some(from_operator::Kind::Drain(proto::Drain { drained: true })))),
     ]
 }
 
@@ -94,11 +95,18 @@ fn from_agent() -> Vec<(&'static str, FromAgent)> {
         restarts: 6,
         refused_count: 7,
         failed_starts: 8,
+        // recorded before they were there
+        connections: 0,
+        drained: false,
     };
+    let drained = proto::Report { connections: 9, drained: true, ..report.clone() };
+    let ended = proto::Ended { finished: 1, closed: 2, cut: 3, unseen: 4, forced: true, millis: 5 };
     [
         ("agent-hello", from_agent::Kind::Hello(hello)),
         ("agent-hello-serves", from_agent::Kind::Hello(serving)),
         ("agent-report", from_agent::Kind::Report(report)),
+        ("agent-report-drained", from_agent::Kind::Report(drained)),
+        ("agent-ended", from_agent::Kind::Ended(ended)),
         ("agent-resync", from_agent::Kind::Resync(proto::Resync {})),
     ]
     .map(|(name, kind)| (name, FromAgent { kind: Some(kind) }))

@@ -1,9 +1,11 @@
 //! An agent beside a HAProxy that it did not start, as in a pod: the test plays the kubelet.
 
-use crate::rig::{Client, Origin, address, backend, eventually, frontends, pem, private, route, section, server, servers, skeleton};
+use crate::rig::{
+    Client, Download, Origin, Trickle, address, backend, eventually, frontends, pem, private, route, section, server, servers, skeleton,
+};
 use crate::support::haproxies;
 use haproxy_fleet::agent::stop::{self, Stopped, Times};
-use haproxy_fleet::agent::{Agent, Pod, Reloads, Settings, Status, Update, UpdateContent};
+use haproxy_fleet::agent::{Agent, Ending, Pod, Reloads, Settings, Status, Update, UpdateContent};
 use haproxy_fleet::haproxy::bundle::{Bundle, Change};
 use haproxy_fleet::haproxy::tickets::ticket_keys;
 use haproxy_fleet::report::PrivateBytes;
@@ -451,6 +453,8 @@ async fn a_pod_that_stops_serves_on_and_asks_its_last_clients_to_leave() {
             // the kernel gives the master's status to its parent only, without which it is a zombie that can be signalled
             assert!(rig.container.as_mut().unwrap().ended().await.success(), "{version}");
             assert_eq!((stopped.await.unwrap(), second.await.unwrap()), (Stopped::InTime, Stopped::InTime), "{version}");
+            let ending = stop::result(rig.run.path()).unwrap();
+            assert!(ending.finished > 50 && ending.cut == 0 && !ending.forced, "{version}: {ending:?}");
         }
     }
 }
@@ -466,6 +470,145 @@ async fn what_is_left_at_the_deadline_is_cut() {
     rig.container.as_mut().unwrap().ended().await;
     assert_eq!(stopped.await.unwrap(), Stopped::Cut);
     assert!(kept.ask("a.example").await.is_err());
+}
+
+/// The same with a backend whose answers take their time.
+fn with_downloads(origin: &Origin, trickle: &Trickle) -> Bundle {
+    let mut bundle = one(origin);
+    backend(&mut bundle, "t", &[trickle.address]);
+    route(&mut bundle, "t.example", "t");
+    bundle
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_counted_to_all_workers_and_each_once() {
+    for (version, haproxy) in haproxies() {
+        let (a, trickle) = (Origin::start("a").await, Trickle::start().await);
+        let mut rig = Rig::serving(haproxy, with_downloads(&a, &trickle)).await;
+        let connect = async || TcpStream::connect(rig.at(8080)).await.unwrap();
+        let (old, mut relayed) = (Download::begin(connect().await, "t.example", 1).await, Client::connect(rig.at(8080)).await);
+        assert_eq!(relayed.ask("a.example").await.unwrap(), "a");
+        let _health = TcpStream::connect(rig.at(8404)).await.unwrap();
+        rig.until("counted", |status| status.connections == 2).await;
+        rig.send(|bundle| section(bundle, "20-frontends", &frontends(1)));
+        assert_eq!(rig.settled().await.reload_count, 2);
+        // the old worker passes this on to the new one, which has a connection more then, but no client
+        let relayed = Download::begin(relayed.into_stream(), "t.example", 2).await;
+        let new = Download::begin(TcpStream::connect(rig.at(8080)).await.unwrap(), "t.example", 2).await;
+        rig.until("counted", |status| status.connections == 3).await;
+        trickle.end(1);
+        assert!(old.whole().await, "{version}");
+        rig.until("counted", |status| status.connections == 2).await;
+        trickle.end(2);
+        assert!(relayed.whole().await && new.whole().await, "{version}");
+        rig.until("counted", |status| status.connections == 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_the_connections_of_a_pod_ended_is_counted_at_all_workers() {
+    for (version, haproxy) in haproxies() {
+        let (a, trickle) = (Origin::start("a").await, Trickle::start().await);
+        let mut rig = Rig::serving(haproxy, with_downloads(&a, &trickle)).await;
+        let to = rig.at(8080);
+        let download = async |number| Download::begin(TcpStream::connect(to).await.unwrap(), "t.example", number).await;
+        let old = download(9).await;
+        rig.send(|bundle| section(bundle, "20-frontends", &frontends(1)));
+        assert_eq!(rig.settled().await.reload_count, 2);
+        let (new, first, second) = (download(9).await, download(1).await, download(2).await);
+        let stopped = stopping(&rig, Times { deregistration: Duration::from_secs(2), timeout: Duration::from_secs(8) });
+        let known = |condition: fn(&Ending) -> bool| {
+            let run = rig.run.path().to_owned();
+            eventually(async move || stop::result(&run).filter(|ending| condition(ending)))
+        };
+        known(|ending| ending.unseen == 4).await;
+        assert_eq!(rig.ask("a.example").await, "a", "{version}: it serves on");
+        eventually(async || (rig.ask("a.example").await == "refused").then_some(())).await;
+        // nothing is taken any more, so whoever looks next sees that it stops
+        trickle.end(1);
+        assert!(first.whole().await, "{version}");
+        let seen = known(|ending| ending.unseen == 3).await;
+        trickle.end(2);
+        assert!(second.whole().await, "{version}");
+        let closed = known(|ending| ending.unseen == 2).await;
+        assert_eq!(closed, Ending { closed: seen.closed + 1, unseen: 2, time: closed.time, ..seen }, "{version}");
+        assert!(!old.whole().await && !new.whole().await, "{version}: the deadline comes before their end");
+        assert_eq!(stopped.await.unwrap(), Stopped::Cut);
+        rig.container.as_mut().unwrap().ended().await;
+        let ending = stop::result(rig.run.path()).unwrap();
+        assert_eq!(ending, Ending { cut: 2, unseen: 0, forced: true, time: ending.time, ..closed }, "{version}");
+        assert!(ending.finished >= 1, "{version}: {ending:?}");
+        // a container that is started again after all has another end before it
+        rig.start_haproxy();
+        rig.up().await;
+        assert_eq!(stop::result(rig.run.path()), None, "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_drained_by_hand_serves_what_it_gets_and_is_so_until_it_is_not() {
+    for (version, haproxy) in haproxies() {
+        let (a, b) = (Origin::start("a").await, Origin::start("b").await);
+        let mut rig = Rig::serving(haproxy, one(&a)).await;
+        assert!(!rig.status().drained);
+        rig.agent().set_drained(true);
+        rig.until("drained", |status| status.drained).await;
+        let served = async |rig: &Rig| {
+            let mut client = Client::connect(rig.at(8080)).await;
+            (rig.health().await.unwrap(), client.ask("a.example").await.unwrap(), client.closed)
+        };
+        let answer = |health: &str, name: &str, closed| (health.to_owned(), name.to_owned(), closed);
+        assert_eq!(served(&rig).await, answer("503", "a", true), "{version}");
+        assert_eq!(rig.agent().check_drift().await, 0, "{version}: it is no drift");
+        // what is live and what is not goes on
+        rig.send(|bundle| servers(bundle, "a", vec![server("a", b.address)]));
+        rig.send(|bundle| section(bundle, "20-frontends", &frontends(1)));
+        let mut status = rig.agent().status();
+        while status.borrow().reload_count < 2 {
+            tokio::select! {
+                changed = status.changed() => changed.unwrap(),
+                health = rig.health() => assert_eq!(health.as_deref(), Some("503"), "{version}: not for a moment"),
+            }
+        }
+        rig.settled().await;
+        assert_eq!(served(&rig).await, answer("503", "b", true), "{version}");
+        // nor is it undone by the end of HAProxy, of the agent, or of both
+        rig.kill_haproxy();
+        rig.start_haproxy();
+        rig.health_is("503").await;
+        rig.agent = None;
+        rig.kill_haproxy();
+        rig.start_haproxy();
+        rig.health_is("503").await;
+        rig.start_agent().await;
+        rig.deliver();
+        rig.settled().await;
+        rig.until("drained, as nobody said anything else", |status| status.drained).await;
+        assert_eq!(served(&rig).await, answer("503", "b", true), "{version}");
+        rig.agent().set_drained(false);
+        rig.until("not drained", |status| !status.drained).await;
+        rig.health_is("200").await;
+        assert_eq!(served(&rig).await, answer("", "b", false), "{version}");
+        rig.kill_haproxy();
+        rig.start_haproxy();
+        rig.answers("a.example", "b").await;
+        assert_eq!(served(&rig).await, answer("", "b", false), "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_was_drained_before_it_served_anything_is_never_ready() {
+    let (_, haproxy) = &haproxies()[0];
+    let a = Origin::start("a").await;
+    let mut rig = Rig::new(haproxy);
+    rig.start_agent().await;
+    rig.agent().set_drained(true);
+    rig.start_haproxy();
+    rig.until("drained", |status| status.worker_pid.is_some() && status.drained).await;
+    rig.bundle = one(&a);
+    rig.deliver();
+    assert!(rig.settled().await.drained);
+    assert_eq!((rig.health().await.unwrap().as_str(), rig.ask("a.example").await.as_str()), ("503", "a"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

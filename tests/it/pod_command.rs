@@ -2,7 +2,9 @@
 
 use crate::delivery::{Cluster, Replica};
 use crate::pod::Container;
-use crate::rig::{Client, Origin, address, backend, eventually, frontends, pem, route, section, server, servers, skeleton};
+use crate::rig::{
+    Client, Download, Origin, Trickle, address, backend, eventually, frontends, pem, route, section, server, servers, skeleton,
+};
 use crate::support::haproxies;
 use haproxy_fleet::haproxy::bundle::{Bundle, Change};
 use haproxy_fleet::haproxy::tickets::ticket_keys;
@@ -109,9 +111,9 @@ impl PodOfFleet {
         .await;
     }
 
-    fn stop(&self, pid: i32) -> tokio::task::JoinHandle<Output> {
+    fn stop(&self, pid: i32, times: &[&str]) -> tokio::task::JoinHandle<Output> {
         let mut command = Command::new(BINARY);
-        command.args(["agent", "stop", "--directory"]).arg(self.run.path()).args(["--pid", &pid.to_string()]);
+        command.args(["agent", "stop", "--directory"]).arg(self.run.path()).args(["--pid", &pid.to_string()]).args(times);
         tokio::task::spawn_blocking(move || command.output().unwrap())
     }
 
@@ -160,6 +162,38 @@ async fn whatever_ends_the_agent_it_comes_back_and_haproxy_does_not_notice() {
     assert!(!Path::new(&format!("/proc/{}", agent.as_raw_nonzero())).exists());
     assert!(proxy.is_running());
     assert_eq!(pod.ask("a.example").await, "a");
+    assert_eq!(pod.replica.feeds.ended().borrow().count(), 0, "no pod has ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operator_is_told_how_the_connections_of_a_pod_ended() {
+    let (_, haproxy) = &haproxies()[0];
+    let trickle = Trickle::start().await;
+    let mut bundle = skeleton();
+    backend(&mut bundle, "t", &[trickle.address]);
+    route(&mut bundle, "t.example", "t");
+    let pod = PodOfFleet::new(bundle).await;
+    let mut container = pod.agent(haproxy);
+    pod.started().await;
+    let mut proxy = Container::start(haproxy, pod.run.path());
+    pod.applied().await;
+    let stream = TcpStream::connect(SocketAddr::from((pod.ip, 8080))).await.unwrap();
+    let download = Download::begin(stream, "t.example", 1).await;
+    pod.replica.hears("edge-0", |state| state.connections == 1).await;
+    let stopping = pod.stop(proxy.pid(), &["--deregistration-delay", "0s", "--timeout", "1s"]);
+    proxy.ended().await;
+    assert!(!download.whole().await);
+    assert_eq!(String::from_utf8_lossy(&stopping.await.unwrap().stdout), "stopped: the deadline cut what was left\n");
+    // the kubelet ends a sidecar after the containers of the pod
+    assert_eq!(pod.replica.feeds.ended().borrow().count(), 0);
+    kill_process(Pid::from_child(&container.child), Signal::TERM).unwrap();
+    let status = eventually(async || container.child.try_wait().unwrap()).await;
+    assert!(status.success(), "{status}");
+    let endings = pod.replica.feeds.ended().borrow().clone();
+    let told: Vec<_> = endings.after(0).map(|result| (result.fleet.to_string(), result.pod.clone(), result.ending)).collect();
+    let [(fleet, name, ending)] = told.try_into().unwrap();
+    assert_eq!((fleet.as_str(), name.as_str()), ("infra/edge", "edge-0"));
+    assert_eq!((ending.finished, ending.closed, ending.cut, ending.unseen, ending.forced), (0, 0, 1, 0, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,7 +222,7 @@ async fn a_pod_is_stopped_as_the_agent_was_told_even_if_it_is_dead() {
     let mut proxy = Container::start(haproxy, pod.run.path());
     pod.applied().await;
     drop(container);
-    let stopping = pod.stop(proxy.pid());
+    let stopping = pod.stop(proxy.pid(), &[]);
     eventually(async || pod.run.path().join("stop-began").exists().then_some(())).await;
     assert_eq!(pod.ask("a.example").await, "a");
     assert!(proxy.ended().await.success());

@@ -26,16 +26,18 @@ defaults _front
     timeout connect 2s
     timeout server 10s
     option idle-close-on-response
+    option socket-stats
     option redispatch
     retries 3
 ";
 
 const FRONTENDS: &str = "frontend _health from _front
     bind \"${FLEET_BIND_HEALTH}\"
+    http-request return status 503 if { str(drained),map_str(maps/pod.map) -m str 1 }
     http-request return status 200
 frontend http from _front
     bind \"${FLEET_BIND_HTTP}\"
-    bind \"abns@${FLEET_RELAY}-http\" accept-proxy
+    bind \"abns@${FLEET_RELAY}-http\" accept-proxy name relay
     bind \"${FLEET_BIND_HTTPS}\" ssl default-crt certs/_default.pem crt-list lists/https.list tls-ticket-keys certs/_tickets.keys
     http-request set-var-fmt(txn.key) \"%[req.hdr(host),field(1,:),lower]|%[path]/#\"
     http-request set-var(txn.route) var(txn.key),map_beg(maps/http/routes.map)
@@ -144,7 +146,7 @@ pub fn skeleton() -> Bundle {
     section(&mut bundle, "30-shape-a", SHAPE);
     map(&mut bundle, "maps/http/routes.map", "", &[]);
     map(&mut bundle, "maps/values/header.map", "", &[]);
-    map(&mut bundle, "maps/pod.map", "pod", &[("closing", "0")]);
+    map(&mut bundle, "maps/pod.map", "pod", &[("closing", "0"), ("drained", "0")]);
     list(&mut bundle, "", &[]);
     bundle
 }
@@ -354,6 +356,11 @@ impl Client {
         Self { stream, closed: false }
     }
 
+    /// Its connection, for something else.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     pub async fn ask(&mut self, host: &str) -> std::io::Result<String> {
         self.stream.write_all(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await?;
         let mut answer = Vec::new();
@@ -398,6 +405,91 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// An origin whose answers end when they are told to.
+pub struct Trickle {
+    pub address: SocketAddr,
+    end: tokio::sync::watch::Sender<usize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Trickle {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind((address(), 9000)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (end, ended) = tokio::sync::watch::channel(0);
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(trickle(stream, ended.clone()));
+            }
+        });
+        Self { address, end, task }
+    }
+
+    /// Ends the first `number` of the answers that began, counted by what their requests asked for (`/1` and so on).
+    pub fn end(&self, number: usize) {
+        self.end.send_replace(number);
+    }
+}
+
+impl Drop for Trickle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Sends a byte now and then, so that no time-out ends it.
+async fn trickle(mut stream: TcpStream, ended: tokio::sync::watch::Receiver<usize>) {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|window| window == b"\r\n\r\n") {
+        // a health check only connects
+        if !matches!(stream.read_buf(&mut request).await, Ok(read) if read > 0) {
+            return;
+        }
+    }
+    let path = String::from_utf8_lossy(&request).split(' ').nth(1).map(|path| path[1..].to_owned()).unwrap_or_default();
+    let number: usize = path.parse().unwrap();
+    let mut text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();
+    while *ended.borrow() < number {
+        text.push_str("1\r\nx\r\n");
+        if stream.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+        text.clear();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // whoever asked may be gone
+    let _ = stream.write_all(b"0\r\n\r\n").await;
+}
+
+/// A download that a [`Trickle`] does not end before it is told to.
+pub struct Download {
+    stream: TcpStream,
+}
+
+impl Download {
+    /// Asks for the one with that number, and waits until it has begun.
+    pub async fn begin(mut stream: TcpStream, host: &str, number: usize) -> Self {
+        stream.write_all(format!("GET /{number} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.unwrap();
+        let mut read = Vec::new();
+        while !String::from_utf8_lossy(&read).contains("1\r\nx\r\n") {
+            assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "{}", String::from_utf8_lossy(&read));
+        }
+        Self { stream }
+    }
+
+    /// Reads to the end; whether that is the end of the answer.
+    pub async fn whole(mut self) -> bool {
+        let mut read = Vec::new();
+        while !read.ends_with(b"0\r\n\r\n") {
+            if !matches!(self.stream.read_buf(&mut read).await, Ok(length) if length > 0) {
+                return false;
+            }
+        }
+        true
     }
 }
 

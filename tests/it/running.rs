@@ -159,6 +159,11 @@ impl Running {
         ask(self.address("http"), &format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{headers}Connection: close\r\n\r\n"))
     }
 
+    /// Lets it take nothing new and end with its last connection.
+    pub fn stop_softly(&self) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::USR1).unwrap();
+    }
+
     /// The answer of the runtime API.
     pub fn command(&self, command: &str) -> String {
         let mut stream = std::os::unix::net::UnixStream::connect(self.directory.path().join("s")).unwrap();

@@ -545,6 +545,57 @@ fn a_client_is_waited_for_as_long_as_the_fleet_says() {
     });
 }
 
+/// A client of HTTP/2 that has asked for one thing and waits.
+fn idle_http2(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    // GET http://a.test/ of HPACK's static table, and the name in full
+    let headers = b"\x82\x86\x84\x41\x06a.test";
+    sent.extend([0, 0, u8::try_from(headers.len()).unwrap(), 1, 5, 0, 0, 0, 1]);
+    sent.extend(headers);
+    stream.write_all(&sent).unwrap();
+    while !frame(&mut stream).is_some_and(|(kind, flags)| kind == 0 && flags & 1 == 1) {}
+    stream
+}
+
+/// Kind and flags of the next frame; `None` if there is no more.
+fn frame(stream: &mut TcpStream) -> Option<(u8, u8)> {
+    let mut header = [0; 9];
+    stream.read_exact(&mut header).ok()?;
+    let length = u64::from(u32::from_be_bytes([0, header[0], header[1], header[2]]));
+    std::io::copy(&mut stream.take(length), &mut std::io::sink()).unwrap();
+    Some((header[3], header[4]))
+}
+
+#[test]
+fn clients_are_asked_to_leave_one_after_the_other_where_that_is_spread_over_time() {
+    const GOAWAY: u8 = 7;
+    for close_spread in [None, Some(Millis(5_000))] {
+        let (model, _) = site(Settings { close_spread, ..Settings::default() });
+        run(&model, |haproxy| {
+            let mut clients: Vec<TcpStream> = (0..40).map(|_| idle_http2(haproxy.address("http"))).collect();
+            haproxy.stop_softly();
+            let is_told = |client: &TcpStream| {
+                client.set_nonblocking(true).unwrap();
+                let told = client.peek(&mut [0]).is_ok();
+                client.set_nonblocking(false).unwrap();
+                told
+            };
+            while !clients.iter().any(is_told) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // by then those of the same moment have been told as well
+            assert!(haproxy.command("show info").contains("\nStopping: 1\n"));
+            let waiting = clients.iter().filter(|client| !is_told(client)).count();
+            assert!(close_spread.is_none() || waiting > 0, "all at once");
+            for client in &mut clients {
+                assert_eq!(frame(client).map(|(kind, _)| kind), Some(GOAWAY));
+            }
+        });
+    }
+}
+
 #[test]
 fn haproxys_own_numbers_are_beside_its_health_check_where_they_are_asked_for() {
     for metrics in [false, true] {

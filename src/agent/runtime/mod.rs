@@ -5,8 +5,9 @@ mod command;
 mod show;
 
 pub use command::{Command, commands, delete_list_entry, undo};
-pub use show::{ListLine, Processes, ServerState, list_lines, map_entries, names, processes, server_states};
+pub use show::{Connections, ListLine, Processes, ServerState, connections, list_lines, map_entries, names, processes, server_states};
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -106,6 +107,11 @@ async fn until(reader: &mut (impl AsyncReadExt + Unpin), buffer: &mut Vec<u8>, m
     }
 }
 
+/// The master's command for what [`connections`] reads of the worker `pid`: its frontends and their binds.
+pub fn ask_for_connections(pid: u32) -> String {
+    format!("@!{pid} show stat -1 9 -1")
+}
+
 /// The master itself.
 #[derive(Clone, Debug)]
 pub struct Master {
@@ -129,6 +135,17 @@ impl Master {
     /// Who runs.
     pub async fn processes(&self) -> io::Result<Processes> {
         Ok(processes(&self.ask("show proc", Duration::from_secs(2)).await?))
+    }
+
+    /// The connections of clients to each worker, also to those of earlier configurations.
+    pub async fn connections(&self) -> io::Result<BTreeMap<u32, Connections>> {
+        let mut found = BTreeMap::new();
+        for worker in self.processes().await?.workers() {
+            // one that has ended meanwhile has none
+            let answer = self.ask(&ask_for_connections(worker), Duration::from_secs(2)).await?;
+            found.extend(connections(&answer).map(|connections| (worker, connections)));
+        }
+        Ok(found)
     }
 
     /// Starts a new worker with the present files; the answer begins with `Success=1` if it runs.

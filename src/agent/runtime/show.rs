@@ -1,6 +1,8 @@
 //! What `show …` answers, as data.
 
 use crate::haproxy::bundle::Name;
+use crate::haproxy::render::{HEALTH, RELAY_BIND};
+use std::collections::BTreeMap;
 
 /// The master's view of its workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,7 +22,62 @@ impl Processes {
     pub fn serving(&self) -> Option<u32> {
         self.worker.or_else(|| self.old.first().copied())
     }
+
+    /// All workers.
+    pub fn workers(&self) -> impl Iterator<Item = u32> {
+        self.worker.into_iter().chain(self.old.iter().copied())
+    }
 }
+
+/// The connections of clients to one worker: not those of health checks, and not what another worker passes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    /// Open now.
+    pub open: u64,
+    /// Taken since its start.
+    pub taken: u64,
+    /// Whether it takes none any more.
+    pub stopping: bool,
+}
+
+/// Reads `show stat` of frontends and binds; `None` if it is something else. A frontend whose binds are not counted (a
+/// bundle of before that was asked for) counts as a whole.
+pub fn connections(text: &str) -> Option<Connections> {
+    let (header, rows) = text.split_once('\n')?;
+    let columns: Vec<&str> = header.strip_prefix("# ")?.split(',').collect();
+    let column = |name: &str| columns.iter().position(|column| *column == name);
+    let (proxy, name, kind, status) = (column("pxname")?, column("svname")?, column("type")?, column("status")?);
+    let (open, taken) = (column("scur")?, column("stot")?);
+    let mut frontends: BTreeMap<&str, Connections> = BTreeMap::new();
+    let mut binds: BTreeMap<&str, Connections> = BTreeMap::new();
+    for row in rows.lines() {
+        let fields: Vec<&str> = row.split(',').collect();
+        let field = |column: usize| fields.get(column).copied().unwrap_or_default();
+        let number = |column| field(column).parse().unwrap_or_default();
+        let found = Connections { open: number(open), taken: number(taken), stopping: field(status) == "STOP" };
+        match field(kind) {
+            _ if field(proxy) == HEALTH => {}
+            FRONTEND => _ = frontends.insert(field(proxy), found),
+            BIND => {
+                let sum = binds.entry(field(proxy)).or_default();
+                if field(name) != RELAY_BIND {
+                    (sum.open, sum.taken) = (sum.open + found.open, sum.taken + found.taken);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut all = Connections { stopping: !frontends.is_empty(), ..Connections::default() };
+    for (proxy, frontend) in frontends {
+        let found = binds.get(proxy).copied().unwrap_or(frontend);
+        all = Connections { open: all.open + found.open, taken: all.taken + found.taken, stopping: all.stopping && frontend.stopping };
+    }
+    Some(all)
+}
+
+/// The types of rows in `show stat`.
+const FRONTEND: &str = "0";
+const BIND: &str = "3";
 
 /// Reads `show proc`.
 pub fn processes(text: &str) -> Processes {
@@ -143,6 +200,22 @@ mod tests {
         assert_eq!(map_entries("0x7f a|/x some value\n\n"), [("a|/x", "some value")]);
         let expected = ListLine { file: "certs/a.pem".to_owned(), number: 3, names: vec!["a.x".to_owned(), "b.x".to_owned()] };
         assert_eq!(list_lines("# lists/x\ncerts/a.pem:3 b.x a.x\n\n"), [expected]);
+    }
+
+    #[test]
+    fn connections_are_those_of_clients() {
+        let rows = |status: &str| {
+            format!(
+                "# pxname,svname,scur,stot,status,type,\n_health,FRONTEND,9,90,{status},0,\n_health,sock-1,9,90,OPEN,3,\n\
+                http,FRONTEND,6,60,{status},0,\nhttp,sock-1,1,10,OPEN,3,\nhttp,sock-2,2,20,OPEN,3,\nhttp,relay,3,30,OPEN,3,\n\
+                tcp,FRONTEND,4,40,{status},0,\n\n"
+            )
+        };
+        assert_eq!(connections(&rows("OPEN")), Some(Connections { open: 7, taken: 70, stopping: false }));
+        assert_eq!(connections(&rows("STOP")), Some(Connections { open: 7, taken: 70, stopping: true }));
+        let bootstrap = "# pxname,svname,scur,stot,status,type,\n_health,FRONTEND,9,90,OPEN,0,\n\n";
+        assert_eq!(connections(bootstrap), Some(Connections::default()));
+        assert_eq!(connections("Can't find the target PID matching the prefix '@!12'.\n"), None);
     }
 
     #[test]

@@ -23,6 +23,11 @@ struct Table<'a> {
     deep: BTreeSet<std::cmp::Reverse<usize>>,
 }
 
+/// The frontend of health checks.
+pub const HEALTH: &str = "_health";
+/// What frontends call the bind of requests that workers of before a reload pass on.
+pub const RELAY_BIND: &str = "relay";
+
 const NOT_FOUND: &str = "if !{ var(txn.route) -m found }";
 /// The same, and there is a label that `*` can stand for.
 const NOT_FOUND_LABELLED: &str = "if !{ var(txn.route) -m found } !{ req.hdr(host) -m beg . }";
@@ -32,7 +37,8 @@ const HOST: &str = "req.hdr(host),host_only,lower,rtrim(.)";
 impl Renderer {
     /// Writes every frontend and the backends of our own.
     pub(super) fn write_frontends(&mut self, model: &Model) {
-        let mut sections = vec![health(&model.settings)];
+        // names and addresses of ours: nothing that could be refused
+        let mut sections: Vec<Section> = health(&model.settings).into_iter().collect();
         let mut sources: BTreeSet<ObjectRef> = BTreeSet::from([self.fleet_object()]);
         let mut relays = Vec::new();
         let (plain, secure) = (settings::lines(&model.settings, false), settings::lines(&model.settings, true));
@@ -296,7 +302,8 @@ fn closing() -> Result<Line, Refused> {
 
 /// Where workers of before a reload send what they still get. TLS has ended there already.
 fn relay_bind(name: &str) -> Result<Line, Refused> {
-    Ok(Line::of("bind").with(Word::env("abns@", "FLEET_RELAY", &format!("-{name}"))?).and("accept-proxy"))
+    let bind = Line::of("bind").with(Word::env("abns@", "FLEET_RELAY", &format!("-{name}"))?).and("accept-proxy");
+    Ok(bind.and("name").and(RELAY_BIND))
 }
 
 /// By the code that the map names; never for what proves to certificate authorities who owns a host.
@@ -345,16 +352,20 @@ fn passthrough<'a>(section: &mut Section, listener: &str, names: impl Iterator<I
     Ok(())
 }
 
-fn health(common: &Settings) -> Section {
-    let mut section = Section::new(Line::of("frontend _health from _front"));
+/// 200 as long as the pod is to get traffic.
+fn health(common: &Settings) -> Result<Section, Refused> {
+    let drained = Expr::fetch("str", maps::DRAINED)?.then("map_str", &[maps::POD])?;
+    let unready = Line::of("http-request return status 503 content-type text/plain string drained if { path /healthz }");
+    let mut section = Section::new(Line::of("frontend").and(HEALTH).and("from _front"));
     section
-        .push(Line::of("bind").with(Word::env("", "FLEET_BIND_HEALTH", "").unwrap_or_else(|_| Word::of("unix@health"))))
+        .push(Line::of("bind").with(Word::env("", "FLEET_BIND_HEALTH", "")?))
+        .push(unready.test(&drained, "str", maps::TRUE)?)
         .add("http-request return status 200 content-type text/plain string ok if { path /healthz }");
     if common.metrics {
         section.add("http-request use-service prometheus-exporter if { path /metrics }");
     }
     section.add("http-request return status 404");
-    section
+    Ok(section)
 }
 
 /// Backends of our own.

@@ -12,11 +12,12 @@ mod skeleton;
 mod tests;
 
 pub use certificates::{DEFAULT_CERTIFICATE, TICKET_KEYS};
+pub use frontends::{HEALTH, RELAY_BIND};
 pub(in crate::haproxy) use names::safe_name;
 
 use super::bundle::{Bundle, Change, Content, MapEntry, Resource, ResourceKey};
 use super::version::Capabilities;
-use crate::model::{BackendId, CertificateId, FleetId, HostMatch, ListName, ListenerName, Model, TableName, Touched};
+use crate::model::{BackendId, CertificateId, FleetId, HostMatch, ListName, ListenerName, Millis, Model, TableName, Touched};
 use crate::report::{Diagnostic, Kind, ObjectRef};
 use backends::Backends;
 use hosts::HostState;
@@ -39,6 +40,8 @@ pub struct Options {
     pub max_checked_servers: usize,
     /// Shapes that the backends of one namespace may have beside the default: each new one is a reload.
     pub max_shapes: usize,
+    /// Over how long the closing of connections is spread at most: workers of before a reload live by it, too.
+    pub max_close_spread: Millis,
 }
 
 impl Default for Options {
@@ -49,6 +52,7 @@ impl Default for Options {
             blocked_networks: blocked.iter().map(|network| Box::from(*network)).collect(),
             max_checked_servers: 20_000,
             max_shapes: 50,
+            max_close_spread: Millis(30_000),
         }
     }
 }

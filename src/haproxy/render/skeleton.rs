@@ -13,7 +13,7 @@ use std::sync::Arc;
 impl Renderer {
     /// The global section, and the files that shapes name.
     pub(super) fn write_global(&mut self, settings: &Settings) {
-        let mut sections = vec![global(settings)];
+        let mut sections = vec![global(settings, self.options.max_close_spread)];
         match resolvers(&self.options.resolvers) {
             Ok(section) => sections.push(section),
             // Numbers of addresses and ports: nothing that could be refused.
@@ -22,7 +22,7 @@ impl Renderer {
         sections.extend(defaults(settings));
         let text = write(&sections).unwrap_or_default();
         let sources: Arc<[_]> = Arc::new([self.fleet_object()]);
-        self.put_entries(maps::POD, "pod", vec![entry(maps::CLOSING, maps::FALSE)], &sources);
+        self.put_entries(maps::POD, "pod", vec![entry(maps::CLOSING, maps::FALSE), entry(maps::DRAINED, maps::FALSE)], &sources);
         self.put(ResourceKey::Section("10-global".into()), Some((Content::Section(text.into()), sources)));
         for map in ValueMap::ALL {
             self.stand(ResourceKey::MapEntries { map: map.path().into(), owner: "".into() });
@@ -57,7 +57,7 @@ fn seconds(time: Option<Millis>, otherwise: u32) -> Word {
     Word::seconds(time.map_or(otherwise, |Millis(millis)| millis.div_ceil(1000)).max(1))
 }
 
-fn global(settings: &Settings) -> Section {
+fn global(settings: &Settings, max_close_spread: Millis) -> Section {
     let added = added(settings);
     let rewriting = REWRITING + added;
     // HAProxy does not keep more than half of a buffer for rewriting
@@ -68,9 +68,12 @@ fn global(settings: &Settings) -> Section {
     section
         .add("default-path config")
         // Life of old workers after a reload; connections that outlive it are cut.
-        .push(Line::of("hard-stop-after").with(seconds(settings.hard_stop_after, 3600)))
-        .add("mworker-max-reloads 50")
-        .push(Line::of("tune.bufsize").with(bytes(buffer)));
+        .push(Line::of("hard-stop-after").with(seconds(settings.hard_stop_after, 3600)));
+    if let Some(Millis(spread)) = settings.close_spread.map(|spread| spread.min(max_close_spread)).filter(|spread| spread.0 > 0) {
+        // Clients that a worker asks to leave do not connect anew all at once.
+        section.push(Line::of("close-spread-time").with(Word::millis(spread)));
+    }
+    section.add("mworker-max-reloads 50").push(Line::of("tune.bufsize").with(bytes(buffer)));
     if added > 0 {
         section.push(Line::of("tune.maxrewrite").with(bytes(rewriting)));
     }
@@ -144,9 +147,16 @@ fn defaults(settings: &Settings) -> [Section; 6] {
         // A reload answers the next request of a waiting connection instead of racing with it.
         .add("option idle-close-on-response")
         .add("option http-restrict-req-hdr-names delete")
+        // Connections of clients are told from those that a worker of before a reload passes on.
+        .add("option socket-stats")
         .add("option dontlognull");
     let mut front_tcp = section("defaults _front_tcp");
-    front_tcp.add("mode tcp").add("timeout client 3600s").add("timeout client-fin 30s").add("option dontlognull");
+    front_tcp
+        .add("mode tcp")
+        .add("timeout client 3600s")
+        .add("timeout client-fin 30s")
+        .add("option socket-stats")
+        .add("option dontlognull");
     let mut fixed = section("defaults _static");
     fixed.add("mode http").add("timeout connect 2s").add("timeout server 60s").add("timeout tunnel 3600s").add("retries 3");
     let mut fixed_tcp = section("defaults _static_tcp");

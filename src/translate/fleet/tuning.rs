@@ -1,7 +1,7 @@
-//! `spec.tuning`: sizes and times. Threads and connections are the pod's.
+//! `spec.tuning` and `spec.drain`: sizes and times. Threads and connections are the pod's.
 
 use super::Reader;
-use crate::api::{Duration, Timeouts, Tuning};
+use crate::api::{Drain, Duration, Timeouts, Tuning};
 use crate::model::{Millis, Policy, ServerOptions};
 
 impl Reader<'_, '_> {
@@ -23,6 +23,13 @@ impl Reader<'_, '_> {
             server: ServerOptions { inter: millis(tuning.health_check_interval.as_ref()), ..ServerOptions::default() },
             ..Policy::default()
         });
+    }
+
+    /// Half of the time that connections have when a pod ends: those that are asked to leave late have the other half.
+    pub(super) fn drain(&mut self, drain: &Drain) {
+        let common = &mut self.state.common;
+        let longest = millis(Some(&drain.timeout)).map(|timeout| common.hard_stop_after.map_or(timeout, |stop| timeout.min(stop)));
+        common.close_spread = longest.map(|Millis(millis)| Millis(millis / 2));
     }
 }
 

@@ -26,7 +26,7 @@ fn settings(case: &Case) -> &Settings {
 #[test]
 fn a_fleet_that_says_nothing_has_the_default_settings() {
     let case = case("");
-    assert_eq!(*settings(&case), Settings::default());
+    assert_eq!(*settings(&case), Settings { close_spread: Some(Millis(30_000)), ..Settings::default() });
     case.silent();
 }
 
@@ -173,6 +173,19 @@ fn times_of_the_fleet_hold_where_no_backend_says_otherwise() {
     assert_eq!((settings.http_request_timeout, settings.keep_alive_timeout), (seconds(3), seconds(4)));
     assert_eq!((settings.hard_stop_after, settings.buffer_bytes), (seconds(7200), Some(32_768)));
     case.silent();
+}
+
+#[test]
+fn connections_are_closed_over_half_of_the_time_that_they_have() {
+    for (spec, spread) in [
+        ("", Some(Millis(30_000))),
+        ("drain: {timeout: 3s}", Some(Millis(1_500))),
+        ("drain: {timeout: 0s}", None),
+        // what is open after that is cut, whoever asked for the end
+        ("drain: {timeout: 2m}, tuning: {hardStopAfter: 10s}", Some(Millis(5_000))),
+    ] {
+        assert_eq!(settings(&case(spec)).close_spread, spread, "{spec}");
+    }
 }
 
 #[test]
