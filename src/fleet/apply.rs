@@ -4,7 +4,7 @@
 //! as it is to be. A write names the version that was looked at, so a decision is never about another object. What is
 //! removed was read freshly, after everything that is wanted was there.
 
-mod owned;
+pub(super) mod owned;
 
 use super::build::{Desired, Ownership};
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};

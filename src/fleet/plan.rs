@@ -3,7 +3,7 @@
 
 use super::build::{Fleet, build, wanted_template};
 use super::controller::{Built, Rolling, Seen};
-use super::rollout::kubernetes::{Facts, Said, describe, idle_wishes, is_moving, observe};
+use super::rollout::kubernetes::{Facts, Said, describe, has_pods, idle_wishes, is_moving, observe};
 use super::rollout::{Action, step};
 use crate::report::Diagnostic;
 use k8s_openapi::jiff::Timestamp;
@@ -39,7 +39,12 @@ pub fn plan(fleet: Fleet<'_>, seen: &Seen, agents: Agents<'_>, now: Timestamp) -
         Some(Action::Zone(zone, change)) => Some((zone.as_deref(), change)),
         _ => None,
     };
-    let mut objects = build(Fleet { change, ..fleet })?;
+    let mut there = fleet.observed.clone();
+    for in_use in there.deployments.values_mut() {
+        // clients are still at pods on their way out, which Kubernetes counts no more
+        in_use.is_empty &= !has_pods(&observed, in_use.zone.as_deref());
+    }
+    let mut objects = build(Fleet { change, observed: &there, ..fleet })?;
     if observed.frozen {
         // what stops a rollout counts although nothing else is to be changed
         let changed = change.map(|(zone, _)| fleet.names().deployment(zone));

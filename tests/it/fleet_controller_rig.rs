@@ -14,7 +14,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -179,6 +179,19 @@ impl Drop for Operator {
 }
 
 impl Operator {
+    /// Runs until it crashes or is dropped.
+    pub(crate) fn start(client: Client, faults: Faults, settings: Settings, build: Arc<dyn Build>, withdraw: Arc<dyn Withdraw>) -> Self {
+        let (controller, states) = Controller::new(client, settings, build, withdraw);
+        let crashed = faults.clone();
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                () = controller.run() => {}
+                () = crashed.crashed() => {}
+            }
+        });
+        Self { faults, states, task }
+    }
+
     pub(crate) fn state(&self) -> FleetState {
         self.states.borrow().get(&key()).cloned().unwrap_or_default()
     }
@@ -192,12 +205,21 @@ pub(crate) fn fleet(spec: Value) -> Value {
     json!({"apiVersion": "haproxy-fleet.dev/v1alpha1", "kind": "IngressDeployment", "metadata": {"namespace": "infra", "name": "edge"}, "spec": spec})
 }
 
+/// An API server that knows fleets, and a namespace for them.
+pub(crate) fn api_server() -> ApiServer {
+    static FLEETS: LazyLock<Value> = LazyLock::new(|| {
+        let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/crds/haproxy-fleet.dev_ingressdeployments.yaml")).unwrap();
+        serde_saphyr::from_str(&text).unwrap()
+    });
+    let server = ApiServer::new();
+    assert!(server.define(&FLEETS));
+    server.put(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "infra"}})).unwrap();
+    server
+}
+
 impl Cluster {
     pub(crate) fn new() -> Self {
-        let server = ApiServer::new();
-        let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/crds/haproxy-fleet.dev_ingressdeployments.yaml")).unwrap();
-        assert!(server.define(&serde_saphyr::from_str(&text).unwrap()));
-        server.put(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "infra"}})).unwrap();
+        let server = api_server();
         let (withdrawn, wrongs) = (Arc::new(Withdrawn::default()), Arc::default());
         let world = World {
             server: server.clone(),
@@ -230,15 +252,7 @@ impl Cluster {
     }
 
     pub(crate) fn operator_with(&self, client: Client, faults: Faults) -> Operator {
-        let (controller, states) = Controller::new(client, Settings::default(), Arc::new(Sample), self.withdrawn.clone());
-        let crashed = faults.clone();
-        let task = tokio::spawn(async move {
-            tokio::select! {
-                () = controller.run() => {}
-                () = crashed.crashed() => {}
-            }
-        });
-        Operator { faults, states, task }
+        Operator::start(client, faults, Settings::default(), Arc::new(Sample), self.withdrawn.clone())
     }
 
     /// The objects of the fleet, as KIND/NAME.

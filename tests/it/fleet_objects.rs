@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-fn context() -> Context {
+pub(crate) fn context() -> Context {
     Context {
         operator_namespace: "operators".to_owned(),
         operator_image: "operator:1".to_owned(),

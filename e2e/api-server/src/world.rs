@@ -5,6 +5,7 @@ use crate::kinds::{Kind, Kinds};
 use crate::selector::Selector;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -143,9 +144,12 @@ impl World {
     }
 
     /// All objects as they were at `version`.
-    pub(crate) fn at(&self, version: u64) -> Result<BTreeMap<Key, Value>, Failure> {
+    pub(crate) fn at(&self, version: u64) -> Result<Cow<'_, BTreeMap<Key, Value>>, Failure> {
         if version < self.compacted {
             return Err(Failure::gone(version, self.compacted));
+        }
+        if version >= self.version {
+            return Ok(Cow::Borrowed(&self.objects));
         }
         let mut objects = self.objects.clone();
         for change in self.log.iter().rev().take_while(|change| change.version > version) {
@@ -154,7 +158,7 @@ impl World {
                 None => _ = objects.remove(&change.key),
             }
         }
-        Ok(objects)
+        Ok(Cow::Owned(objects))
     }
 
     /// What a watch of one kind sees of the changes after `version`, as type and object.

@@ -9,9 +9,29 @@ pub(super) const MANAGER: &str = "haproxy-fleet";
 
 /// The fields that we applied, as `fieldsV1` has them. None: we never wrote the object.
 pub(super) fn fields(live: &Value) -> Option<&Value> {
-    let entries = live["metadata"]["managedFields"].as_array()?;
-    let is_ours = |entry: &&Value| entry["manager"] == MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null();
-    entries.iter().find(is_ours).map(|entry| &entry["fieldsV1"])
+    entries(live).find(|entry| is_ours(entry)).map(|entry| &entry["fieldsV1"])
+}
+
+fn entries(live: &Value) -> impl Iterator<Item = &Value> {
+    live["metadata"]["managedFields"].as_array().into_iter().flatten()
+}
+
+fn is_ours(entry: &Value) -> bool {
+    entry["manager"] == MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
+}
+
+/// Whether we applied the field `name` of the spec: it is gone once we do so no more, unless somebody else wrote it, too.
+pub(in crate::fleet) fn is_applied(live: &Value, name: &str) -> bool {
+    fields(live).is_some_and(|fields| has_field(fields, name))
+}
+
+/// Whether somebody else wrote the field `name` of the spec: it stays although we apply it no more.
+pub(in crate::fleet) fn is_shared(live: &Value, name: &str) -> bool {
+    entries(live).any(|entry| !is_ours(entry) && has_field(&entry["fieldsV1"], name))
+}
+
+fn has_field(fields: &Value, name: &str) -> bool {
+    !fields["f:spec"][format!("f:{name}")].is_null()
 }
 
 /// A hash of the fields that are ours and of their values: the same as long as nobody changes any of them. The API
@@ -145,6 +165,15 @@ mod tests {
         assert_eq!(after(|live| live["spec"]["args"] = json!(["a", "b"])), (false, false));
         assert_eq!(after(|live| live["spec"]["ports"][0]["name"] = json!("web")), (false, false));
         assert_eq!(after(|live| live["metadata"]["managedFields"] = json!([])), (false, false));
+    }
+
+    #[test]
+    fn a_field_is_ours_or_somebody_elses_by_who_wrote_it() {
+        let mut live = live();
+        assert_eq!((is_applied(&live, "replicas"), is_shared(&live, "replicas")), (true, false));
+        live["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"] = json!({"f:paused": {}});
+        assert_eq!((is_applied(&live, "paused"), is_shared(&live, "paused")), (false, true));
+        assert_eq!((is_applied(&live, "none"), is_shared(&live, "none")), (false, false));
     }
 
     #[test]

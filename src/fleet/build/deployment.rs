@@ -68,12 +68,13 @@ fn body(fleet: Fleet<'_>, zone: Option<&str>, size: i32, state: &InUse) -> Value
         "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling_update(spec, size)},
         "template": state.applied.body,
     });
-    // an autoscaler counts the pods of the zones that are listed
-    if spec.autoscaling.is_none() || size == 0 {
+    // an autoscaler counts the pods of the zones that are listed; a number that we wrote stays until it writes another
+    // one, as none is the same as one pod
+    if spec.autoscaling.is_none() || size == 0 || state.applies_size {
         body["replicas"] = json!(state.replicas);
     }
-    if state.paused {
-        body["paused"] = json!(true);
+    if state.paused || state.shares_pause {
+        body["paused"] = json!(state.paused);
     }
     body
 }
@@ -105,9 +106,11 @@ impl InUse {
             applied,
             previous: None,
             paused: false,
+            shares_pause: false,
             turn: false,
             drained: std::collections::BTreeSet::new(),
             replicas: 0,
+            applies_size: false,
             is_empty: false,
             operator_image: None,
             haproxy_image: None,

@@ -5,6 +5,7 @@
 
 use super::pod::{self, HAPROXY, INSTALL};
 use super::{LABEL_ZONE, Template};
+use crate::fleet::apply::owned;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -55,12 +56,16 @@ pub struct InUse {
     pub previous: Option<Applied>,
     /// Whether Kubernetes replaces no pods of it for now.
     pub paused: bool,
+    /// Whether somebody else paused it, too: then it has to be said that it is not.
+    pub shares_pause: bool,
     /// Whether pods may be taken from its zone.
     pub turn: bool,
     /// Pods that are drained by hand.
     pub drained: BTreeSet<String>,
     /// `spec.replicas`.
     pub replicas: i32,
+    /// Whether `spec.replicas` is what we applied, and nobody wrote another number since.
+    pub applies_size: bool,
     /// Whether it has no pods and is to have none.
     pub is_empty: bool,
     /// The image that brings the agent.
@@ -88,6 +93,8 @@ impl InUse {
             version: text(&deployment["metadata"]["resourceVersion"]),
             previous: Applied::read(&annotations[ANNOTATION_PREVIOUS]),
             paused: spec["paused"] == true,
+            shares_pause: spec["paused"] == true && owned::is_shared(deployment, "paused"),
+            applies_size: owned::is_applied(deployment, "replicas"),
             turn: annotations[ANNOTATION_TURN] == "true",
             drained: drained.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             replicas,

@@ -32,7 +32,7 @@ impl Wanted {
         let run_volume = pod::run_volume_bytes(fleet.observed.bundle_bytes, in_use);
         let template = match common(fleet, &alike).filter(|_| !take_new && in_use == Some(run_volume)) {
             Some(common) => common,
-            None => name(&patch::patched(fleet, pod::template(fleet, None, &images, run_volume))?),
+            None => name(&patch::patched(fleet, pod::template(fleet, None, &images, run_volume))?, fleet.verbs().restarted_at.as_deref()),
         };
         Ok(Self { template, made_from, images, run_volume })
     }
@@ -74,8 +74,10 @@ fn inputs(fleet: Fleet<'_>) -> Value {
     })
 }
 
-fn name(template: &Value) -> Template {
-    Template(hash(template)[..10].into())
+/// Pods that are restarted by hand differ from those before in the name of their template only.
+fn name(template: &Value, restarted: Option<&str>) -> Template {
+    let hash = restarted.map_or_else(|| hash(template), |restarted| hash(&json!([template, restarted])));
+    Template(hash[..10].into())
 }
 
 fn hash(value: &Value) -> String {

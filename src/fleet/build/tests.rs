@@ -183,6 +183,51 @@ fn a_deployment_that_is_there_keeps_template_and_size_until_it_is_told_otherwise
 }
 
 #[test]
+fn a_restart_by_hand_is_a_template_of_its_own() {
+    let mut deployment = fleet(json!({}));
+    let before = built(&deployment, &context(), &Observed::default()).unwrap();
+    let mut seen = vec![template(&before)];
+    for time in ["2026-01-31T12:00:00Z", "2026-01-31T13:00:00Z"] {
+        deployment.meta.annotations = Pairs::from_iter([("haproxy-fleet.dev/restarted-at", time)]);
+        let after = template(&rolled(&deployment, &context(), &running(&before)));
+        assert!(!seen.contains(&after), "{time}");
+        seen.push(after);
+    }
+}
+
+#[test]
+fn a_number_of_pods_stays_until_an_autoscaler_writes_another_one() {
+    let before = objects(json!({"replicas": 4}));
+    let scaled = fleet(json!({"autoscaling": {"minReplicas": 2, "maxReplicas": 8}}));
+    let mut live = deployment(&before, "edge").clone();
+    let ours = |fields: Value| json!([{"manager": "haproxy-fleet", "operation": "Apply", "fieldsV1": {"f:spec": fields}}]);
+    let written = |live: &Value| {
+        let observed = Observed { deployments: BTreeMap::from([("edge".to_owned(), InUse::of(live))]), ..Observed::default() };
+        deployment(&built(&scaled, &context(), &observed).unwrap(), "edge")["spec"]["replicas"].clone()
+    };
+    live["metadata"]["managedFields"] = ours(json!({"f:replicas": {}}));
+    assert_eq!(written(&live), 4);
+    live["metadata"]["managedFields"] = ours(json!({}));
+    live["spec"]["replicas"] = json!(5);
+    assert_eq!(written(&live), Value::Null);
+}
+
+#[test]
+fn a_pause_of_somebody_else_is_ended_in_so_many_words() {
+    let fleet = fleet(json!({}));
+    let mut live = deployment(&built(&fleet, &context(), &Observed::default()).unwrap(), "edge").clone();
+    live["spec"]["paused"] = json!(true);
+    let resumed = |live: &Value| {
+        let observed = Observed { deployments: BTreeMap::from([("edge".to_owned(), InUse::of(live))]), ..Observed::default() };
+        deployment(&changed(&fleet, &observed, None, &Change::Resume), "edge")["spec"]["paused"].clone()
+    };
+    assert_eq!(resumed(&live), Value::Null);
+    let theirs = json!({"manager": "kubectl-rollout", "operation": "Update", "fieldsV1": {"f:spec": {"f:paused": {}}}});
+    live["metadata"]["managedFields"] = json!([theirs]);
+    assert_eq!(resumed(&live), false);
+}
+
+#[test]
 fn a_zone_goes_back_to_the_very_template_that_the_whole_fleet_ran() {
     let before = objects(json!({}));
     let first = deployment(&before, "edge")["spec"]["template"].clone();

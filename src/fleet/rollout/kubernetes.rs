@@ -246,6 +246,12 @@ fn state_of(observed: &Observed, decision: &Decision) -> &'static str {
     }
 }
 
+/// Whether `zone` has pods, those on their way out included, but for those on nodes that do not answer.
+pub fn has_pods(observed: &Observed, zone: Option<&str>) -> bool {
+    let mut here = observed.zones.iter().filter(|one| one.name.as_deref() == zone);
+    here.any(|zone| zone.pods.iter().any(|pod| !pod.node_lost))
+}
+
 /// Whether anything is left to be done, or may be soon.
 pub fn is_moving(observed: &Observed, decision: &Decision) -> bool {
     let is_whole =
