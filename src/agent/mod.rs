@@ -21,12 +21,13 @@ pub mod stop;
 mod supervise;
 pub mod supervisor;
 mod tickets;
+mod zone;
 
 pub use drain::{Drain, Drained};
 pub use pod::{Pod, files as pod_files};
 pub use status::{Refusal, ReloadRecord, Status};
 
-use crate::haproxy::bundle::{Bundle, Change, Digest};
+use crate::haproxy::bundle::{Bundle, Change, Digest, Name};
 use crate::report::PrivateBytes;
 use std::ffi::OsString;
 use std::io;
@@ -125,6 +126,7 @@ pub(crate) enum Control {
 pub(crate) struct Inbox {
     updates: Mutex<Vec<Update>>,
     reloads: Mutex<Reloads>,
+    zone: Mutex<Option<Name>>,
     arrived: Notify,
     stopping: AtomicBool,
 }
@@ -142,6 +144,10 @@ impl Inbox {
 
     pub(crate) fn reloads(&self) -> Reloads {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn zone(&self) -> Option<Name> {
+        self.zone.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn take(&self) -> Vec<Update> {
@@ -193,6 +199,17 @@ impl Agent {
     pub fn allow_reloads(&self, reloads: Reloads) {
         let mut allowed = self.inbox.reloads.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut *allowed, reloads) != reloads {
+            self.inbox.arrived.notify_one();
+        }
+    }
+
+    /// Says in which zone the pod is: from then on it prefers servers of that zone where backends ask for it. Until then
+    /// all zones are the same.
+    pub fn set_zone(&self, zone: Name) {
+        let zone = Some(zone).filter(|zone| !zone.is_empty());
+        let mut known = self.inbox.zone.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != zone {
+            *known = zone;
             self.inbox.arrived.notify_one();
         }
     }

@@ -1,6 +1,6 @@
 //! What the agent says about itself.
 
-use crate::haproxy::bundle::{Digest, ResourceKey};
+use crate::haproxy::bundle::{Digest, Name, ResourceKey};
 use crate::haproxy::version::{Capabilities, Version};
 use crate::report::ObjectRef;
 use std::collections::VecDeque;
@@ -67,6 +67,10 @@ pub struct Status {
     pub restarts: u64,
     /// How often in a row somebody else started it in vain.
     pub failed_starts: u64,
+    /// Where it is, if that is known.
+    pub zone: Option<Name>,
+    /// How many backends have their requests stay in that zone.
+    pub keeps_zone: usize,
 }
 
 impl Status {
@@ -90,6 +94,8 @@ impl Status {
             refused: Vec::new(),
             restarts: 0,
             failed_starts: 0,
+            zone: None,
+            keeps_zone: 0,
         }
     }
 

@@ -35,10 +35,11 @@ pub use ingress_deployment::{
     NamespaceOwnership, NetworkPolicy, NodePorts, Operator, PatchOperation, PatchStep, PodMonitor, Publishing, PublishingType, Quantity,
     Requirement, Resources, Rollout, RouteAdmission, Selector, ServiceType, Shard, Syslog, Texts, Timeouts, TlsProfile, TopologySpread,
     TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy, UniqueId, UpgradePolicy, WhenUnsatisfiable, WildcardPolicy, Zone,
+    ZoneAwareness, ZoneAwarenessMode,
 };
 pub use meta::{Created, Meta, Pairs};
 pub use plain::{ConfigMap, Namespace, Secret};
-pub use service::{Protocol, Service, ServiceKind, ServicePort};
+pub use service::{Protocol, Service, ServiceKind, ServicePort, TOPOLOGY_MODE};
 
 /// The group of our own kinds.
 pub const GROUP: &str = "haproxy-fleet.dev";

@@ -94,6 +94,8 @@ impl Follower {
 enum News {
     /// It is there; with a step to what it wants if that is new, and what it releases.
     Heard { term: u64, leads: bool, step: Option<Step>, released: Option<u64> },
+    /// Where the pod is.
+    Place(String),
     /// The stream ended.
     Ended,
 }
@@ -222,9 +224,14 @@ impl Obedience {
     fn hear(&mut self, address: SocketAddr, news: News) {
         let heard = self.started.elapsed();
         let Some(known) = self.replicas.get_mut(&address) else { return };
-        let News::Heard { term, leads, step, released } = news else {
-            known.said = None;
-            return;
+        let (term, leads, step, released) = match news {
+            News::Heard { term, leads, step, released } => (term, leads, step, released),
+            // whoever says it: it is no matter of who leads, and does not change
+            News::Place(zone) => return self.agent.set_zone(zone.into()),
+            News::Ended => {
+                known.said = None;
+                return;
+            }
         };
         let complete = step.is_some() || known.said.is_some_and(|said| said.complete);
         known.said = Some(Replica { term, leads, complete, heard });
@@ -427,6 +434,11 @@ async fn stream_once(shared: &Arc<Shared>, address: SocketAddr, held: &Held) -> 
                 }
             },
             Some(from_operator::Kind::Release(release)) => released = Some(release.generation),
+            Some(from_operator::Kind::Place(place)) => {
+                if shared.news.send((address, News::Place(place.zone))).await.is_err() {
+                    return Ok(());
+                }
+            }
             // that it is there, or what a newer operator says
             None => {}
         }

@@ -5,7 +5,7 @@
 //! one step over all that it missed.
 
 use crate::agent::{Refusal, ReloadRecord};
-use crate::haproxy::bundle::{Bundle, Change, Digest, Resource, ResourceKey};
+use crate::haproxy::bundle::{Bundle, Change, Digest, Name, Resource, ResourceKey};
 use crate::model::FleetId;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -156,6 +156,11 @@ impl Feeds {
         self.feed(fleet).release(Some(pod), generation);
     }
 
+    /// Says in which zone each pod of `fleet` is, by [`crate::report::object_number`].
+    pub fn place(&self, fleet: &FleetId, zones: BTreeMap<u64, Name>) {
+        self.feed(fleet).place(zones);
+    }
+
     /// What agents said last.
     pub fn agents(&self) -> watch::Receiver<Agents> {
         self.shared.agents.subscribe()
@@ -238,6 +243,7 @@ struct State {
     present: Option<Present>,
     released: u64,
     released_pods: BTreeMap<String, u64>,
+    zones: BTreeMap<u64, Name>,
 }
 
 #[derive(Debug)]
@@ -297,6 +303,20 @@ impl Feed {
         state.released_pods.retain(|_, released| *released > everywhere);
         drop(state);
         self.moved.send_replace(());
+    }
+
+    fn place(&self, zones: BTreeMap<u64, Name>) {
+        let mut state = locked(&self.state);
+        if std::mem::replace(&mut state.zones, zones) == state.zones {
+            return;
+        }
+        drop(state);
+        self.moved.send_replace(());
+    }
+
+    /// The zone of the pod with the number `pod`, if that is known.
+    pub(crate) fn zone_of(&self, pod: u64) -> Option<Name> {
+        locked(&self.state).zones.get(&pod).cloned()
     }
 
     /// Marks every change of what is published or released.

@@ -326,6 +326,9 @@ impl LocalFleet {
         for (agent, record, directory, purpose, address) in futures::future::join_all(starting).await {
             match agent {
                 Ok(agent) => {
+                    if let Some(zone) = &record.zone {
+                        agent.set_zone(zone.as_str().into());
+                    }
                     let key = record.name.clone();
                     let (ports, program) = (ports.clone(), program.path.clone());
                     let (current, phase, joined) = (false, Phase::Wanted, false);

@@ -38,3 +38,4 @@ mod status_command;
 mod support;
 mod traffic;
 mod validating;
+mod zones;
