@@ -92,10 +92,8 @@ impl Follower {
 /// What one stream has told.
 #[derive(Debug)]
 enum News {
-    /// It is there; with a step to what it wants if that is new, and what it releases.
-    Heard { term: u64, leads: bool, step: Option<Step>, released: Option<u64> },
-    /// Where the pod is.
-    Place(String),
+    /// It is there; with a step to what it wants if that is new, what it releases, and where the pod is.
+    Heard { term: u64, leads: bool, step: Option<Step>, released: Option<u64>, zone: Option<String> },
     /// The stream ended.
     Ended,
 }
@@ -224,15 +222,14 @@ impl Obedience {
     fn hear(&mut self, address: SocketAddr, news: News) {
         let heard = self.started.elapsed();
         let Some(known) = self.replicas.get_mut(&address) else { return };
-        let (term, leads, step, released) = match news {
-            News::Heard { term, leads, step, released } => (term, leads, step, released),
-            // whoever says it: it is no matter of who leads, and does not change
-            News::Place(zone) => return self.agent.set_zone(zone.into()),
-            News::Ended => {
-                known.said = None;
-                return;
-            }
+        let News::Heard { term, leads, step, released, zone } = news else {
+            known.said = None;
+            return;
         };
+        if let Some(zone) = zone {
+            // whoever says it: a pod stays where it is
+            self.agent.set_zone(zone.into());
+        }
         let complete = step.is_some() || known.said.is_some_and(|said| said.complete);
         known.said = Some(Replica { term, leads, complete, heard });
         known.released = released.unwrap_or(known.released);
@@ -423,7 +420,7 @@ async fn stream_once(shared: &Arc<Shared>, address: SocketAddr, held: &Held) -> 
             () = &mut renew => return Ok(()),
         };
         let proto::FromOperator { term, leads, kind } = message;
-        let (mut step, mut released) = (None, None);
+        let (mut step, mut released, mut zone) = (None, None, None);
         match kind {
             Some(from_operator::Kind::Bundle(part)) => match assembly.take(part, held, &shared.obeyed())? {
                 Assembled::Step(new) => step = Some(new),
@@ -434,15 +431,11 @@ async fn stream_once(shared: &Arc<Shared>, address: SocketAddr, held: &Held) -> 
                 }
             },
             Some(from_operator::Kind::Release(release)) => released = Some(release.generation),
-            Some(from_operator::Kind::Place(place)) => {
-                if shared.news.send((address, News::Place(place.zone))).await.is_err() {
-                    return Ok(());
-                }
-            }
+            Some(from_operator::Kind::Place(place)) => zone = Some(place.zone),
             // that it is there, or what a newer operator says
             None => {}
         }
-        if shared.news.send((address, News::Heard { term, leads, step, released })).await.is_err() {
+        if shared.news.send((address, News::Heard { term, leads, step, released, zone })).await.is_err() {
             return Ok(());
         }
     }

@@ -1,7 +1,7 @@
 //! In which zones the pods of fleets are.
 //!
 //! Nobody but the scheduler knows that before a pod runs, and nodes are not ours to read. But every fleet has a Service in
-//! front of all its pods, and Kubernetes writes the zone of each into the EndpointSlices of that: with listed zones and
+//! front of all its pods, and Kubernetes writes the zone of each into the slices of endpoints of that: with listed zones and
 //! without, ready or not.
 
 use crate::haproxy::bundle::Name;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The namespaces in which pods may have another zone after `delta`.
 pub(super) fn moved(delta: &Delta) -> BTreeSet<Arc<str>> {
     let decides = |kind: &Kind| matches!(kind, Kind::EndpointSlice | Kind::IngressDeployment);
-    let set = delta.set.iter().map(|object| object.reference());
+    let set = delta.set.iter().map(crate::world::Object::reference);
     set.chain(delta.removed.iter().cloned()).filter(|object| decides(&object.kind)).map(|object| object.namespace).collect()
 }
 

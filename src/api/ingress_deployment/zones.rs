@@ -40,7 +40,7 @@ fn min_share_percent() -> i32 {
 /// Which Services have their requests stay in a zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ZoneAwarenessMode {
-    /// Those that ask for it: by `spec.trafficDistribution` (PreferClose, PreferSameZone or PreferSameNode), by the
+    /// Those that ask for it: by `spec.trafficDistribution` (`PreferClose`, `PreferSameZone` or `PreferSameNode`), by the
     /// annotation `service.kubernetes.io/topology-mode: Auto`, or by `haproxy-fleet.dev/zone-aware: "true"`.
     #[default]
     Auto,
