@@ -6,8 +6,8 @@ use super::process::Haproxy;
 use super::runtime::{Master, Session};
 use super::status::{Refusal, Status};
 use super::{Inbox, Reloads, Settings, UpdateContent};
-use crate::haproxy::bundle::{Bundle, Change, Content, Digest, Name, Resource, ResourceKey, Server, file_of};
-use crate::haproxy::plan::{Plan, Process, Step, Target, plan};
+use crate::haproxy::bundle::{Bundle, Change, Content, Digest, Name, Resource, ResourceKey, Server, Servers, file_of};
+use crate::haproxy::plan::{Plan, Process, Step, Target, is_same, plan};
 use crate::haproxy::version::Capabilities;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -55,7 +55,11 @@ pub(crate) struct Applier {
     pub(crate) shared: Arc<Mutex<Shared>>,
     pub(crate) reap: Arc<Notify>,
     pub(crate) base: Base,
-    /// What was delivered last.
+    /// Where the pod is, once that is known.
+    pub(crate) zone: Option<Name>,
+    /// Backends whose requests stay in that zone.
+    pub(crate) keeps_zone: BTreeSet<Name>,
+    /// What was delivered last, with the shares that servers have in this zone.
     pub(crate) wanted: Bundle,
     /// What the files in `current/` hold.
     pub(crate) accepted: Bundle,
@@ -92,10 +96,11 @@ pub(crate) struct Applier {
 /// The servers of a backend after only some of the steps were done.
 fn servers_after<'a>(key: &ResourceKey, before: Option<&Arc<Resource>>, done: impl Iterator<Item = &'a Step>) -> Option<Resource> {
     let ResourceKey::Servers(_) = key else { return None };
-    let (servers, sources): (&[Server], _) = match before.map(|resource| (&resource.content, &resource.sources)) {
-        Some((Content::Servers(servers), sources)) => (servers, sources.clone()),
-        _ => (&[], Arc::new([]) as Arc<[_]>),
+    let (servers, sources) = match before.map(|resource| (&resource.content, &resource.sources)) {
+        Some((Content::Servers(servers), sources)) => (servers.clone(), sources.clone()),
+        _ => (Servers::default(), Arc::new([]) as Arc<[_]>),
     };
+    let zones = servers.zones;
     let mut servers: BTreeMap<Name, Server> = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
     for step in done {
         match step {
@@ -106,20 +111,23 @@ fn servers_after<'a>(key: &ResourceKey, before: Option<&Arc<Resource>>, done: im
             _ => {}
         }
     }
-    Some(Resource::new(key.clone(), Content::Servers(servers.into_values().collect()), sources))
+    let servers = Servers { all: servers.into_values().collect(), zones };
+    Some(Resource::new(key.clone(), Content::Servers(servers), sources))
 }
 
 impl Applier {
     /// Takes what was delivered and applies it.
     pub(crate) async fn absorb(&mut self) {
+        self.move_to_zone();
         let updates = self.inbox.take();
         let delivered = !updates.is_empty();
         for update in updates {
             let keys: Vec<ResourceKey> = match &update.content {
                 UpdateContent::Full(bundle) => {
                     self.recognise(bundle);
-                    let keys: Vec<ResourceKey> = self.accepted.diff(bundle).into_iter().map(|change| change.key).collect();
                     let before = std::mem::replace(&mut self.wanted, Bundle::clone(bundle));
+                    self.weigh_all();
+                    let keys: Vec<ResourceKey> = self.accepted.diff(&self.wanted).into_iter().map(|change| change.key).collect();
                     let hash = |bundle: &Bundle, key| bundle.get(key).map(|resource| resource.hash());
                     let new = keys.iter().filter(|key| hash(&before, key) != hash(&self.wanted, key));
                     self.since.extend(new.map(|key| (key.clone(), update.generation)));
@@ -131,7 +139,9 @@ impl Applier {
                 UpdateContent::Changes(changes) => {
                     self.wanted.apply(changes);
                     self.since.extend(changes.iter().map(|change| (change.key.clone(), update.generation)));
-                    changes.iter().map(|change| change.key.clone()).collect()
+                    let keys: Vec<ResourceKey> = changes.iter().map(|change| change.key.clone()).collect();
+                    self.weigh(&keys);
+                    keys
                 }
             };
             self.synced &= self.wanted.digest() == update.digest;
@@ -181,7 +191,7 @@ impl Applier {
         }
     }
 
-    fn look_at(&mut self, keys: Vec<ResourceKey>) {
+    pub(crate) fn look_at(&mut self, keys: Vec<ResourceKey>) {
         // a key that waits may be fine again
         let refused: Vec<ResourceKey> = self.refusals.keys().cloned().collect();
         for key in keys.iter().chain(&refused) {
@@ -272,7 +282,7 @@ impl Applier {
                 let Some(partly) = servers_after(&take.key, before.as_ref(), done) else { continue };
                 take.after = Some(Arc::new(partly));
             }
-            if before.as_ref().map(|r| r.hash()) != take.after.as_ref().map(|r| r.hash()) {
+            if !is_same(before.as_ref(), take.after.as_ref()) {
                 self.unwritten.insert(file_of(&take.key));
             }
             self.meanwhile.iter_mut().for_each(|touched| _ = touched.insert(take.key.clone()));
@@ -376,6 +386,8 @@ impl Applier {
             }
             status.waiting = self.waiting.len();
             status.held = self.held.len();
+            status.zone.clone_from(&self.zone);
+            status.keeps_zone = self.keeps_zone.len();
             status.master_pid = self.haproxy.id();
             status.worker_pid = self.haproxy.is_up().then_some(self.worker);
             status.refused = refused;

@@ -247,7 +247,18 @@ fn pem_identity(pem: &[u8]) -> Option<(String, String)> {
 fn foreign(name: &Name, address: &str, port: &str) -> Server {
     let address = address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let address = SocketAddr::new(address, port.parse().unwrap_or_default());
-    Server { name: name.clone(), address, id: 0, guid: "".into(), keywords: "".into(), checked: false, weight: 0, drain: false }
+    Server {
+        name: name.clone(),
+        address,
+        id: 0,
+        guid: "".into(),
+        keywords: "".into(),
+        checked: false,
+        weight: 0,
+        drain: false,
+        zone: None,
+        here: None,
+    }
 }
 
 async fn map(session: &mut Session, accepted: &Bundle, map: &Name, found: &mut Found) -> io::Result<()> {

@@ -25,13 +25,14 @@ mod supervise;
 pub mod supervisor;
 mod tally;
 mod tickets;
+mod zone;
 
 pub use drain::{Drain, Drained};
 pub use pod::{Pod, files as pod_files};
 pub use status::{Refusal, ReloadRecord, Status};
 pub use tally::Ending;
 
-use crate::haproxy::bundle::{Bundle, Change, Digest};
+use crate::haproxy::bundle::{Bundle, Change, Digest, Name};
 use crate::report::PrivateBytes;
 use std::ffi::OsString;
 use std::io;
@@ -132,6 +133,7 @@ pub(crate) struct Inbox {
     reloads: Mutex<Reloads>,
     /// Whether the pod is drained by hand, once somebody who may say so has.
     drained: Mutex<Option<bool>>,
+    zone: Mutex<Option<Name>>,
     arrived: Notify,
     stopping: AtomicBool,
 }
@@ -153,6 +155,10 @@ impl Inbox {
 
     pub(crate) fn drained(&self) -> Option<bool> {
         *self.drained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn zone(&self) -> Option<Name> {
+        self.zone.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn take(&self) -> Vec<Update> {
@@ -213,6 +219,17 @@ impl Agent {
     pub fn set_drained(&self, drained: bool) {
         let mut said = self.inbox.drained.lock().unwrap_or_else(PoisonError::into_inner);
         if said.replace(drained) != Some(drained) {
+            self.inbox.arrived.notify_one();
+        }
+    }
+
+    /// Says in which zone the pod is: from then on it prefers servers of that zone where backends ask for it. Until then
+    /// all zones are the same.
+    pub fn set_zone(&self, zone: Name) {
+        let zone = Some(zone).filter(|zone| !zone.is_empty());
+        let mut known = self.inbox.zone.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != zone {
+            *known = zone;
             self.inbox.arrived.notify_one();
         }
     }

@@ -9,7 +9,7 @@ use super::{pod, process};
 use crate::haproxy::bundle::{BackendClass, Bundle, Change, Content, Resource, ResourceKey, file_of};
 use crate::haproxy::files::{Complaint, complaints, culprits};
 use crate::haproxy::maps::Purpose;
-use crate::haproxy::plan::{Target, reload_target};
+use crate::haproxy::plan::{Target, is_same, reload_target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -141,10 +141,10 @@ impl Applier {
     fn fold(&self, valid: &mut Valid, touched: &BTreeSet<ResourceKey>) -> io::Result<bool> {
         let mut changes = Vec::new();
         for key in touched {
-            let hash = |bundle: &Bundle| bundle.get(key).map(|resource| resource.hash());
-            let done = hash(&self.accepted) == hash(&self.wanted);
+            let is_accepted = |bundle: &Bundle| is_same(self.accepted.get(key), bundle.get(key));
+            let done = is_accepted(&self.wanted);
             let known = valid.changes.iter().any(|change| change.key == *key);
-            if hash(&self.accepted) == hash(&valid.candidate) || !done && known {
+            if is_accepted(&valid.candidate) || !done && known {
                 continue;
             }
             // HAProxy has taken these by commands; nothing else comes without being looked at by `haproxy -c`

@@ -1,6 +1,6 @@
 //! What the agent says about itself.
 
-use crate::haproxy::bundle::{Digest, ResourceKey};
+use crate::haproxy::bundle::{Digest, Name, ResourceKey};
 use crate::haproxy::version::{Capabilities, Version};
 use crate::report::ObjectRef;
 use std::collections::VecDeque;
@@ -71,6 +71,10 @@ pub struct Status {
     pub connections: u64,
     /// Whether the pod is drained by hand.
     pub drained: bool,
+    /// Where it is, if that is known.
+    pub zone: Option<Name>,
+    /// How many backends have their requests stay in that zone.
+    pub keeps_zone: usize,
 }
 
 impl Status {
@@ -96,6 +100,8 @@ impl Status {
             failed_starts: 0,
             connections: 0,
             drained: false,
+            zone: None,
+            keeps_zone: 0,
         }
     }
 

@@ -72,6 +72,8 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         shared,
         reap,
         base,
+        zone: None,
+        keeps_zone: BTreeSet::new(),
         wanted: Bundle::default(),
         accepted: Bundle::default(),
         generation: 0,

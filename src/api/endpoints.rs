@@ -2,7 +2,7 @@
 
 use super::Meta;
 use super::service::{Protocol, bad_port};
-use crate::report::{Diagnostic, Kind, ObjectRef, codes};
+use crate::report::{Diagnostic, Kind, ObjectRef, codes, object_number};
 use k8s_openapi::api::discovery::v1 as full;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub struct Endpoint {
     pub terminating: Option<bool>,
     /// The zone that it is in.
     pub zone: Option<Arc<str>>,
-    /// What it runs on (`targetRef`), as a number: only to see that two addresses are one pod's.
+    /// What it runs on (`targetRef`), by [`object_number`]: to see that two addresses are one pod's, and which pod it is.
     pub target: Option<u64>,
 }
 
@@ -79,9 +79,8 @@ impl Endpoint {
 
 /// A number for what an endpoint runs on: the same for all its addresses.
 fn target(reference: &k8s_openapi::api::core::v1::ObjectReference) -> u64 {
-    let text = format!("{:?}", (&reference.kind, &reference.namespace, &reference.name, &reference.uid));
-    let hash = blake3::hash(text.as_bytes());
-    hash.as_bytes().iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    object_number(&text(&reference.kind), &text(&reference.namespace), &text(&reference.name), &text(&reference.uid))
 }
 
 impl EndpointSlice {

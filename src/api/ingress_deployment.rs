@@ -14,6 +14,7 @@ mod sharding;
 mod status;
 mod tls;
 mod values;
+mod zones;
 
 pub use http::{Compression, EmptyRequests, ForwardedPolicy, HeaderAction, HeaderActionType, Hsts, Http, HttpHeaders, UniqueId};
 pub use logging::{AccessLog, Capture, Captures, LogDestination, LogEmptyRequests, Logging, Syslog};
@@ -30,6 +31,7 @@ pub use sharding::{Operator, Requirement, Selector, Shard};
 pub use status::{Diagnostics, Finding, IngressDeploymentStatus, RolloutStatus, ZoneStatus};
 pub use tls::{CaRef, CaRefKind, ClientCertificatePolicy, ClientTls, FleetTls, TlsProfile};
 pub use values::{Duration, IntOrPercent, Quantity};
+pub use zones::{ZoneAwareness, ZoneAwarenessMode};
 
 use super::Meta;
 use k8s_openapi::api::core::v1::{Affinity, Toleration};
@@ -236,6 +238,10 @@ pub struct IngressDeploymentSpec {
     /// A ConfigMap of the fleet's namespace; its key `cr-backend` names a Backend, as `backendRef` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<ConfigMapRef>,
+
+    /// Whether requests stay in the zone of the pod that takes them, while enough endpoints there are ready.
+    #[serde(default)]
+    pub zone_awareness: ZoneAwareness,
 
     /// How TLS ends at the fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -378,6 +378,7 @@ mod tests {
             "replicas": 2, "zones": [{"name": "z", "minReady": 1}], "image": "haproxy:3.4.7",
             "autoscaling": {"minReplicas": 2, "maxReplicas": 4, "targetCpuUtilization": 50},
             "defaultBackend": port(json!({"number": 1})), "backendRef": {"name": "a"}, "configMapRef": {"name": "a"},
+            "zoneAwareness": {"minReadyEndpoints": 2, "minSharePercent": 75},
             "tls": {"defaultCertificateRef": {"name": "a"}, "clientTLS": {"policy": "Required", "caRef": {"name": "a"}}}, "ports": {"http": 80, "https": 443},
             "nodeSelector": {"a": "b"}, "tolerations": [{"key": "a"}], "topologySpread": {"maxSkew": 1}, "priorityClassName": "a",
             "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}},

@@ -36,11 +36,11 @@ pub use ingress_deployment::{
     NamespaceOwnership, NetworkPolicy, NodePorts, Operator, PatchOperation, PatchStep, PodMonitor, Publishing, PublishingType, Quantity,
     Requirement, Resources, Rollout, RolloutStatus, RouteAdmission, Selector, ServiceType, Shard, Syslog, Texts, Timeouts, TlsProfile,
     TopologySpread, TrafficDistribution, Tuning, UnhealthyPodEvictionPolicy, UniqueId, UpgradePolicy, WhenUnsatisfiable, WildcardPolicy,
-    Zone, ZonePolicy, ZoneStatus,
+    Zone, ZoneAwareness, ZoneAwarenessMode, ZonePolicy, ZoneStatus,
 };
 pub use meta::{Created, Meta, Pairs};
 pub use plain::{ConfigMap, Namespace, Secret};
-pub use service::{Protocol, Service, ServiceKind, ServicePort};
+pub use service::{Protocol, Service, ServiceKind, ServicePort, TOPOLOGY_MODE};
 pub use verbs::{
     ANNOTATION_ABORT, ANNOTATION_DRAIN, ANNOTATION_RESTARTED_AT, ANNOTATION_ROLLOUT, ANNOTATION_STABLE, DrainWish, Place, Verbs,
 };

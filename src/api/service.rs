@@ -5,6 +5,9 @@ use crate::report::{Diagnostic, Kind, ObjectRef, codes};
 use k8s_openapi::api::core::v1 as full;
 use std::sync::Arc;
 
+/// The annotation that asked for what `spec.trafficDistribution` asks for, before that field was there.
+pub const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
+
 /// A name for a set of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Service {
@@ -14,6 +17,9 @@ pub struct Service {
     pub kind: ServiceKind,
     /// Its ports. Those with an impossible number are left out (and told).
     pub ports: Box<[ServicePort]>,
+    /// Whether it asks, in the ways of Kubernetes, that requests stay in the zone that they come from: by
+    /// `spec.trafficDistribution`, or by the annotation [`TOPOLOGY_MODE`].
+    pub prefers_zone: bool,
 }
 
 /// Where a Service's endpoints come from.
@@ -96,7 +102,10 @@ impl Service {
                 app_protocol: port.app_protocol.map(Into::into),
             });
         }
-        Self { meta, kind, ports: ports.into() }
+        // the same node is in the same zone
+        let close = matches!(spec.traffic_distribution.as_deref(), Some("PreferClose" | "PreferSameZone" | "PreferSameNode"));
+        let by_annotation = meta.annotations.get(TOPOLOGY_MODE).is_some_and(|mode| matches!(mode, "Auto" | "auto"));
+        Self { meta, kind, ports: ports.into(), prefers_zone: close || by_annotation }
     }
 }
 

@@ -131,8 +131,8 @@ impl Follower {
 /// What one stream has told.
 #[derive(Debug)]
 enum News {
-    /// It is there; with a step to what it wants if that is new, what it releases, and whether it drains the pod.
-    Heard { term: u64, leads: bool, step: Option<Step>, released: Option<u64>, drained: Option<bool> },
+    /// It is there; with a step to what it wants if that is new, what it releases, whether it drains the pod, and where that is.
+    Heard { term: u64, leads: bool, step: Option<Step>, released: Option<u64>, drained: Option<bool>, zone: Option<String> },
     /// The stream ended.
     Ended,
 }
@@ -264,10 +264,14 @@ impl Obedience {
     fn hear(&mut self, address: SocketAddr, news: News) {
         let heard = self.started.elapsed();
         let Some(known) = self.replicas.get_mut(&address) else { return };
-        let News::Heard { term, leads, step, released, drained } = news else {
+        let News::Heard { term, leads, step, released, drained, zone } = news else {
             (known.said, known.drained) = (None, None);
             return;
         };
+        if let Some(zone) = zone {
+            // whoever says it: a pod stays where it is
+            self.agent.set_zone(zone.into());
+        }
         let complete = step.is_some() || known.said.is_some_and(|said| said.complete);
         known.said = Some(Replica { term, leads, complete, heard });
         known.released = released.unwrap_or(known.released);
@@ -468,7 +472,7 @@ async fn stream_once(shared: &Arc<Shared>, address: SocketAddr, held: &Held) -> 
             () = &mut renew => return Ok(()),
         };
         let proto::FromOperator { term, leads, kind } = message;
-        let (mut step, mut released, mut drained) = (None, None, None);
+        let (mut step, mut released, mut drained, mut zone) = (None, None, None, None);
         match kind {
             Some(from_operator::Kind::Bundle(part)) => match assembly.take(part, held, &shared.obeyed())? {
                 Assembled::Step(new) => step = Some(new),
@@ -480,10 +484,11 @@ async fn stream_once(shared: &Arc<Shared>, address: SocketAddr, held: &Held) -> 
             },
             Some(from_operator::Kind::Release(release)) => released = Some(release.generation),
             Some(from_operator::Kind::Drain(drain)) => drained = Some(drain.drained),
+            Some(from_operator::Kind::Place(place)) => zone = Some(place.zone),
             // that it is there, or what a newer operator says
             None => {}
         }
-        if shared.news.send((address, News::Heard { term, leads, step, released, drained })).await.is_err() {
+        if shared.news.send((address, News::Heard { term, leads, step, released, drained, zone })).await.is_err() {
             return Ok(());
         }
     }

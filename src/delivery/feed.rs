@@ -6,7 +6,7 @@
 
 use super::ended::{DrainResult, Endings};
 use crate::agent::{Ending, Refusal, ReloadRecord};
-use crate::haproxy::bundle::{Bundle, Change, Digest, Resource, ResourceKey};
+use crate::haproxy::bundle::{Bundle, Change, Digest, Name, Resource, ResourceKey};
 use crate::model::FleetId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -179,6 +179,11 @@ impl Feeds {
         self.feed(fleet).release(Some(pod), generation);
     }
 
+    /// Says in which zone each pod of `fleet` is, by [`crate::report::object_number`].
+    pub fn place(&self, fleet: &FleetId, zones: BTreeMap<u64, Name>) {
+        self.feed(fleet).place(zones);
+    }
+
     /// What agents said last.
     pub fn agents(&self) -> watch::Receiver<Agents> {
         self.shared.agents.subscribe()
@@ -268,6 +273,7 @@ struct State {
     released_pods: BTreeMap<String, u64>,
     /// `None`: it is not known which pods are drained by hand.
     drained: Option<BTreeSet<String>>,
+    zones: BTreeMap<u64, Name>,
 }
 
 #[derive(Debug)]
@@ -343,7 +349,21 @@ impl Feed {
         locked(&self.state).drained.as_ref().map(|pods| pods.contains(pod))
     }
 
-    /// Marks every change of what is published or released, and of who is drained.
+    fn place(&self, zones: BTreeMap<u64, Name>) {
+        let mut state = locked(&self.state);
+        if std::mem::replace(&mut state.zones, zones) == state.zones {
+            return;
+        }
+        drop(state);
+        self.moved.send_replace(());
+    }
+
+    /// The zone of the pod with the number `pod`, if that is known.
+    pub(crate) fn zone_of(&self, pod: u64) -> Option<Name> {
+        locked(&self.state).zones.get(&pod).cloned()
+    }
+
+    /// Marks every change of what is published or released, of who is drained, and of where pods are.
     pub(crate) fn moved(&self) -> watch::Receiver<()> {
         self.moved.subscribe()
     }

@@ -7,7 +7,8 @@ use super::proto::{self, from_agent, from_operator};
 use super::wire::{self, Malformed};
 use crate::agent::runtime::random;
 use crate::agent::{Ending, Refusal, ReloadRecord};
-use crate::haproxy::bundle::Digest;
+use crate::haproxy::bundle::{Digest, Name};
+use crate::report::object_number;
 use prost::Message;
 use std::future::Future;
 use std::io;
@@ -252,6 +253,8 @@ async fn introduce(pod: &PodIdentity, agent: &mut Streaming<proto::FromAgent>) -
 /// What one agent has been told.
 struct Session {
     pod: String,
+    /// The number of the pod.
+    number: u64,
     feed: Arc<Feed>,
     authority: watch::Receiver<Authority>,
     connection: Connection,
@@ -268,6 +271,7 @@ struct Session {
     drained: Option<(u64, bool)>,
     /// Whether it said its last word.
     ended: bool,
+    zone: Option<Name>,
 }
 
 impl Session {
@@ -283,8 +287,10 @@ impl Session {
         };
         let connection = feeds.connected(&pod.fleet, &pod.pod, report);
         let (feed, authority) = (feeds.feed(&pod.fleet), feeds.authority());
+        let number = object_number("Pod", &pod.namespace, &pod.pod, &pod.uid);
         Ok(Self {
             pod: pod.pod.clone(),
+            number,
             feed,
             authority,
             connection,
@@ -296,6 +302,7 @@ impl Session {
             released: 0,
             drained: None,
             ended: false,
+            zone: None,
         })
     }
 
@@ -340,6 +347,12 @@ impl Session {
 
     /// Says what the agent does not know yet.
     async fn catch_up(&mut self) -> Result<(), Status> {
+        // first: the shares of servers are right from the beginning then
+        let zone = self.feed.zone_of(self.number);
+        if let Some(zone) = zone.filter(|zone| self.zone.as_ref() != Some(zone)) {
+            self.say(Some(from_operator::Kind::Place(proto::Place { zone: zone.to_string() }))).await?;
+            self.zone = Some(zone);
+        }
         if let Some(delivery) = self.serves.and_then(|serves| self.feed.as_of(serves)) {
             let digest = delivery.digest;
             self.deliver(delivery).await?;

@@ -4,7 +4,10 @@
 use super::proto;
 use super::proto::key::Kind as Keyed;
 use super::proto::resource::Content as Message;
-use crate::haproxy::bundle::{BackendClass, BackendHead, Content, Digest, ListEntry, MapEntry, Name, Resource, ResourceKey, Server};
+use crate::haproxy::bundle::{
+    BackendClass, BackendHead, Content, Digest, ListEntry, MapEntry, Name, Resource, ResourceKey, Server, Servers,
+};
+use crate::model::ZoneRule;
 use crate::report::{Kind, ObjectRef, PrivateBytes};
 use std::fmt;
 use std::sync::Arc;
@@ -152,7 +155,7 @@ pub fn encode(resource: &Resource) -> proto::Resource {
     let content = match &resource.content {
         Content::Section(text) => Message::Section(text.to_string()),
         Content::Backend(head) => Message::Backend(encode_head(head)),
-        Content::Servers(servers) => Message::Servers(proto::Servers { servers: servers.iter().map(encode_server).collect() }),
+        Content::Servers(servers) => Message::Servers(encode_servers(servers)),
         Content::MapEntries(entries) => {
             let entry = |entry: &MapEntry| proto::MapEntry { key: entry.key.to_string(), value: entry.value.to_string() };
             Message::MapEntries(proto::MapEntries { entries: entries.iter().map(entry).collect() })
@@ -183,6 +186,11 @@ fn encode_head(head: &BackendHead) -> proto::BackendHead {
     proto::BackendHead { text: head.text.to_string(), shaped }
 }
 
+fn encode_servers(servers: &Servers) -> proto::Servers {
+    let rule = |rule: ZoneRule| proto::ZoneRule { min_ready: rule.min_ready.into(), min_share: rule.min_share.into() };
+    proto::Servers { servers: servers.iter().map(encode_server).collect(), zones: servers.zones.map(rule) }
+}
+
 fn encode_server(server: &Server) -> proto::Server {
     proto::Server {
         name: server.name.to_string(),
@@ -193,6 +201,7 @@ fn encode_server(server: &Server) -> proto::Server {
         checked: server.checked,
         weight: server.weight.into(),
         drain: server.drain,
+        zone: server.zone.as_deref().unwrap_or_default().to_owned(),
     }
 }
 
@@ -211,7 +220,8 @@ fn decode_content(key: &ResourceKey, content: Message) -> Result<Content, Malfor
         (ResourceKey::Section(_), Message::Section(text)) => Content::Section(text.into()),
         (ResourceKey::Backend(_), Message::Backend(head)) => Content::Backend(decode_head(head)?),
         (ResourceKey::Servers(_), Message::Servers(all)) => {
-            Content::Servers(all.servers.into_iter().map(decode_server).collect::<Result<_, _>>()?)
+            let zones = all.zones.map(decode_rule).transpose()?;
+            Content::Servers(Servers { all: all.servers.into_iter().map(decode_server).collect::<Result<_, _>>()?, zones })
         }
         (ResourceKey::MapEntries { .. }, Message::MapEntries(all)) => {
             let entry = |entry: proto::MapEntry| MapEntry { key: entry.key.into(), value: entry.value.into() };
@@ -246,6 +256,14 @@ fn decode_head(head: proto::BackendHead) -> Result<BackendHead, Malformed> {
     Ok(BackendHead { text: head.text.into(), class })
 }
 
+fn decode_rule(rule: proto::ZoneRule) -> Result<ZoneRule, Malformed> {
+    let number = |field, number: u32| u16::try_from(number).map_err(|_| Malformed::new(field, format_args!("{number} is too large")));
+    Ok(ZoneRule {
+        min_ready: number("servers.zones.min_ready", rule.min_ready)?,
+        min_share: number("servers.zones.min_share", rule.min_share)?,
+    })
+}
+
 fn decode_server(server: proto::Server) -> Result<Server, Malformed> {
     let address = server.address.parse().map_err(|_| Malformed::new("servers.address", format_args!("{:?} is none", server.address)))?;
     let weight =
@@ -259,6 +277,8 @@ fn decode_server(server: proto::Server) -> Result<Server, Malformed> {
         checked: server.checked,
         weight,
         drain: server.drain,
+        zone: (!server.zone.is_empty()).then(|| server.zone.into()),
+        here: None,
     })
 }
 
@@ -284,7 +304,11 @@ mod tests {
             checked: true,
             weight: 256,
             drain: true,
+            zone: None,
+            here: None,
         };
+        let near = Server { zone: Some("zone-a".into()), ..server.clone() };
+        let rule = ZoneRule { min_ready: 2, min_share: 75 };
         let shaped = BackendClass::Shaped { shape: "shape-h1".into(), mode: "tcp", guid: "b:1".into() };
         let head = |class| Content::Backend(BackendHead { text: "backend b1 from shape-h1\n".into(), class });
         let entry = MapEntry { key: "a.example/".into(), value: "b1".into() };
@@ -293,7 +317,7 @@ mod tests {
             resource(ResourceKey::Section("10-global".into()), Content::Section("global\n".into())),
             resource(ResourceKey::Backend("b1".into()), head(shaped)),
             resource(ResourceKey::Backend("b2".into()), head(BackendClass::Private)),
-            resource(ResourceKey::Servers("b1".into()), Content::Servers(vec![server])),
+            resource(ResourceKey::Servers("b1".into()), Content::Servers(vec![server].into())),
             resource(
                 ResourceKey::MapEntries { map: "maps/t/routes.map".into(), owner: "a.example".into() },
                 Content::MapEntries(vec![entry]),
@@ -304,6 +328,7 @@ mod tests {
                 Content::CertificateList(vec![line]),
             ),
             resource(ResourceKey::File("ca/a.pem".into()), Content::File(PrivateBytes::new(*b"ca"))),
+            resource(ResourceKey::Servers("b2".into()), Content::Servers(Servers { all: vec![near], zones: Some(rule) })),
         ]
     }
 

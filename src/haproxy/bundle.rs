@@ -3,11 +3,12 @@
 //! The difference of two bundles by key and hash *is* the change between them. The digest is an order-free
 //! sum of resource hashes, so keeping it costs what the change costs.
 
+use crate::model::ZoneRule;
 use crate::report::{ObjectRef, PrivateBytes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Bound;
+use std::ops::{Bound, Deref};
 use std::sync::Arc;
 
 /// A short shared text.
@@ -63,8 +64,8 @@ pub enum Content {
     Section(Arc<str>),
     /// The head of a backend.
     Backend(BackendHead),
-    /// Servers, sorted by name.
-    Servers(Vec<Server>),
+    /// Servers.
+    Servers(Servers),
     /// Map entries, sorted by key; no key stands twice in one map.
     MapEntries(Vec<MapEntry>),
     /// Chain and key.
@@ -100,6 +101,29 @@ pub enum BackendClass {
     Private,
 }
 
+/// The servers of a backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Servers {
+    /// All of them, sorted by name.
+    pub all: Vec<Server>,
+    /// When a pod keeps to those of its own zone; `None`: never, and no server says its zone.
+    pub zones: Option<ZoneRule>,
+}
+
+impl Deref for Servers {
+    type Target = [Server];
+
+    fn deref(&self) -> &[Server] {
+        &self.all
+    }
+}
+
+impl From<Vec<Server>> for Servers {
+    fn from(all: Vec<Server>) -> Self {
+        Self { all, zones: None }
+    }
+}
+
 /// A server of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Server {
@@ -121,6 +145,11 @@ pub struct Server {
     pub weight: u16,
     /// Whether it takes new work. A draining one is written with weight 0.
     pub drain: bool,
+    /// The zone that it is in, where pods keep to their own.
+    pub zone: Option<Name>,
+    /// Its share in one pod, where that is another one because of zones ([`super::zones`]). It is the pod's own: no part
+    /// of the hash, and told to nobody.
+    pub here: Option<u16>,
 }
 
 /// What a cookie says for the server at `address`: it tells clients nothing, and is the same in every pod.
@@ -186,6 +215,15 @@ impl Resource {
     pub fn hash(&self) -> u128 {
         self.hash
     }
+
+    /// Whether it is the same in this pod: content, and the shares that servers have here.
+    pub fn is_same_here(&self, other: &Self) -> bool {
+        let here = |resource: &Self| match &resource.content {
+            Content::Servers(servers) if servers.zones.is_some() => servers.iter().map(|server| server.here).collect(),
+            _ => Vec::new(),
+        };
+        self.hash == other.hash && (std::ptr::eq(self, other) || here(self) == here(other))
+    }
 }
 
 fn hash(key: &ResourceKey, content: &Content) -> u128 {
@@ -206,7 +244,7 @@ fn hash(key: &ResourceKey, content: &Content) -> u128 {
             }
         }
         Content::Servers(servers) => {
-            for server in servers {
+            for server in servers.iter() {
                 field(server.name.as_bytes());
                 field(server.address.to_string().as_bytes());
                 field(&server.id.to_le_bytes());
@@ -214,6 +252,11 @@ fn hash(key: &ResourceKey, content: &Content) -> u128 {
                 field(server.keywords.as_bytes());
                 field(&server.weight.to_le_bytes());
                 field(&[u8::from(server.drain)]);
+            }
+            if let Some(rule) = servers.zones {
+                field(&rule.min_ready.to_le_bytes());
+                field(&rule.min_share.to_le_bytes());
+                servers.iter().for_each(|server| field(server.zone.as_deref().unwrap_or_default().as_bytes()));
             }
         }
         Content::MapEntries(entries) => {
@@ -363,7 +406,7 @@ impl Bundle {
         keys.into_iter()
             .filter_map(|key| {
                 let (before, after) = (self.resources.get(key), newer.resources.get(key));
-                let same = before.map(|r| r.hash) == after.map(|r| r.hash);
+                let same = before.zip(after).is_some_and(|(before, after)| before.is_same_here(after));
                 (!same).then(|| Change { key: key.clone(), before: before.cloned(), after: after.cloned() })
             })
             .collect()

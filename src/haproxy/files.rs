@@ -83,9 +83,9 @@ pub fn write_server_words(out: &mut Vec<u8>, server: &Server) {
     let _ = write!(out, "weight {}", effective_weight(server));
 }
 
-/// The weight that HAProxy is given: a draining server has 0.
+/// The weight that HAProxy is given in this pod: a draining server has 0.
 pub fn effective_weight(server: &Server) -> u16 {
-    if server.drain { 0 } else { server.weight }
+    if server.drain { 0 } else { server.here.unwrap_or(server.weight) }
 }
 
 /// `KEY VALUE` and a line feed.
@@ -215,13 +215,15 @@ mod tests {
             checked: true,
             weight: 5,
             drain: false,
+            zone: None,
+            here: None,
         }
     }
 
     fn backend(bundle: &mut Bundle, name: &str, servers: Vec<Server>) {
         let head = BackendHead { text: format!("backend {name} from s\n    guid {name}\n").into(), class: BackendClass::Private };
         put(bundle, ResourceKey::Backend(name.into()), Content::Backend(head));
-        put(bundle, ResourceKey::Servers(name.into()), Content::Servers(servers));
+        put(bundle, ResourceKey::Servers(name.into()), Content::Servers(servers.into()));
     }
 
     #[test]
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn servers_without_a_backend_are_left_out() {
         let mut bundle = Bundle::default();
-        put(&mut bundle, ResourceKey::Servers("lost".into()), Content::Servers(vec![server("s1")]));
+        put(&mut bundle, ResourceKey::Servers("lost".into()), Content::Servers(vec![server("s1")].into()));
         assert!(render_bytes(&bundle, &file_of(&ResourceKey::Servers("lost".into()))).is_empty());
     }
 

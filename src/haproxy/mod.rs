@@ -10,3 +10,4 @@ pub mod render;
 pub mod shape;
 pub mod tickets;
 pub mod version;
+pub mod zones;

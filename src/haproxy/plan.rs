@@ -10,7 +10,7 @@ pub use cause::cause;
 pub use process::{Lingering, Process, Step};
 
 use super::bundle::{
-    BackendClass, BackendHead, Bundle, Change, Content, ListEntry, MapEntry, Name, Resource, ResourceKey, Server, cookie_of,
+    BackendClass, BackendHead, Bundle, Change, Content, ListEntry, MapEntry, Name, Resource, ResourceKey, Server, Servers, cookie_of,
 };
 use super::files::{effective_weight, pem_lines};
 use super::maps::{self, Purpose};
@@ -110,7 +110,7 @@ pub fn reload_target(accepted: &Bundle, target: Target<'_>, keys: &BTreeSet<Reso
     let mut planner = Planner::new(accepted, &process, target, capabilities, true);
     planner.consider_all(keys);
     let takes = planner.finish().takes;
-    let differs = |take: &Take| accepted.get(&take.key).map(|r| r.hash()) != take.after.as_ref().map(|r| r.hash());
+    let differs = |take: &Take| !is_same(accepted.get(&take.key), take.after.as_ref());
     takes
         .into_iter()
         .filter(differs)
@@ -203,7 +203,7 @@ impl<'a> Planner<'a> {
             self.removals.extend(before);
             return;
         };
-        if before.is_some_and(|old| old.hash() == new.hash()) {
+        if before.is_some_and(|old| old.is_same_here(new)) {
             // at most the source objects differ
             self.plan.takes.push(Take { key: key.clone(), after: Some(new.clone()), steps: Vec::new() });
             return;
@@ -559,8 +559,9 @@ impl<'a> Planner<'a> {
         let next = self.successors.get(backend).and_then(|next| self.wanted_servers(next)).or_else(|| self.of_same_service(backend))?;
         let servers = in_place_of(backend, before, next);
         let steps = self.server_steps(backend, &servers, before).ok()?;
+        let servers = Servers { all: servers, zones: before.zones };
         let after = Arc::new(Resource::new(old.key.clone(), Content::Servers(servers), old.sources.clone()));
-        (after.hash() != old.hash()).then(|| Take { key: old.key.clone(), after: Some(after), steps })
+        (!after.is_same_here(old)).then(|| Take { key: old.key.clone(), after: Some(after), steps })
     }
 
     /// What has the identity of the backend `name` and another shape.
@@ -653,7 +654,8 @@ fn in_place_of(backend: &str, old: &[Server], next: &[Server]) -> Vec<Server> {
     let mut ids: BTreeSet<u32> = old.iter().map(|server| server.id).collect();
     for server in next {
         if let Some(known) = old.iter().find(|known| known.address == server.address) {
-            servers.push(Server { weight: server.weight, drain: server.drain, ..known.clone() });
+            let Server { weight, drain, here, .. } = *server;
+            servers.push(Server { weight, drain, here, zone: server.zone.clone(), ..known.clone() });
             continue;
         }
         let mut id = server.id;
@@ -678,6 +680,14 @@ fn with_cookie(keywords: &Arc<str>, address: std::net::SocketAddr) -> Arc<str> {
             let rest = after.split_once(' ').map_or_else(String::new, |(_, rest)| format!(" {rest}"));
             format!("{before} cookie {}{rest}", cookie_of(address)).into()
         }
+    }
+}
+
+/// Whether both are there and are the same in this pod, or neither is.
+pub fn is_same(a: Option<&Arc<Resource>>, b: Option<&Arc<Resource>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => a.is_same_here(b),
+        (a, b) => a.is_none() && b.is_none(),
     }
 }
 

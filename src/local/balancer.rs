@@ -64,7 +64,7 @@ fn backend(port: u16, members: &[Member], policy: Arc<Policy>) -> Backend {
         })
         .collect();
     endpoints.sort();
-    Backend { kind: BackendKind::Endpoints, mode: Mode::Tcp, policy, endpoints: endpoints.into(), sources: Arc::new([]) }
+    Backend { kind: BackendKind::Endpoints, mode: Mode::Tcp, policy, endpoints: endpoints.into(), zones: None, sources: Arc::new([]) }
 }
 
 /// Load balancers notice within seconds; this one within a fraction of one, so that what is tried out by

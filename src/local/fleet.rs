@@ -404,6 +404,9 @@ impl LocalFleet {
                 Outcome::Started(name, attempt, started) => {
                     let Some(replica) = self.replicas.get_mut(&name) else { continue };
                     if matches!(replica.life, Life::Starting(present, _) if present == attempt) {
+                        if let (Ok(agent), Some(zone)) = (&started, &replica.record.zone) {
+                            agent.set_zone(zone.clone());
+                        }
                         replica.life = started.map_or_else(|error| Life::Failed(error.to_string()), Life::Running);
                     }
                 }

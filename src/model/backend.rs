@@ -63,8 +63,19 @@ pub struct Backend {
     pub policy: Arc<Policy>,
     /// The servers, sorted by address and port, without duplicates. Not serving ones are left out.
     pub endpoints: Arc<[Endpoint]>,
+    /// When the pods of a zone keep to the endpoints of that zone; `None`: they never do.
+    pub zones: Option<ZoneRule>,
     /// The objects that it comes from: what a complaint about it is told to.
     pub sources: Arc<[ObjectRef]>,
+}
+
+/// When the pods of a zone keep to the endpoints of that zone: while enough of them are ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ZoneRule {
+    /// Ready endpoints that the zone has at least.
+    pub min_ready: u16,
+    /// Percent of the zone's fair share of all ready endpoints that it has at least.
+    pub min_share: u16,
 }
 
 /// What stands behind a backend.

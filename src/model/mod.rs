@@ -68,7 +68,7 @@ pub struct Touched {
     pub hosts: BTreeSet<(TableName, HostMatch)>,
     /// Backends whose policy, kind or existence changed.
     pub backends: BTreeSet<BackendId>,
-    /// Backends of which only the endpoints changed.
+    /// Backends of which only the endpoints changed, or whether pods keep to those of their zone.
     pub endpoints: BTreeSet<BackendId>,
     /// Certificates.
     pub certificates: BTreeSet<CertificateId>,

@@ -61,6 +61,8 @@ pub struct Policy {
     pub response_headers: HeaderEdits,
     /// Cross-origin resource sharing.
     pub cors: Option<Cors>,
+    /// Whether the pods of a zone prefer the endpoints of that zone.
+    pub zone_aware: Option<bool>,
     /// Where a copy of each request goes, with its share in percent.
     pub mirror: Vec<(super::BackendId, u8)>,
 }
@@ -465,6 +467,7 @@ impl Policy {
             request_headers: self.request_headers.or(&wider.request_headers),
             response_headers: self.response_headers.or(&wider.response_headers),
             cors: self.cors.or_else(|| wider.cors.clone()),
+            zone_aware: self.zone_aware.or(wider.zone_aware),
             mirror: if self.mirror.is_empty() { wider.mirror.clone() } else { self.mirror },
         }
     }

@@ -14,6 +14,7 @@ pub mod lease;
 mod metrics;
 mod numbers;
 mod observed;
+mod places;
 pub mod rbac;
 mod report;
 mod run;

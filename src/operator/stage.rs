@@ -5,6 +5,7 @@
 
 use super::history::History;
 use super::numbers::Numbers;
+use super::places;
 use crate::api::backend::BackendUse;
 use crate::delivery::feed::{Authority, Feeds, Published};
 use crate::haproxy::bundle::{Change, Digest};
@@ -15,7 +16,7 @@ use crate::report::{Diagnostic, Kind, ObjectRef};
 use crate::status::backend::NAMED_USES;
 use crate::status::ingress::{Ingresses, Point};
 use crate::telemetry::{Metrics, OperatorMetrics, StepLabels};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -174,6 +175,7 @@ impl Stage {
             || delta.set.iter().any(|object| has_uses(&object.kind()))
             || delta.removed.iter().any(|object| has_uses(&object.kind));
         self.hear_backends(backends);
+        let moved = places::moved(&delta);
         let mut steps = Steps { last: Instant::now(), translate: Duration::ZERO, render: Duration::ZERO };
         let updates = self.pipeline.apply_observed(delta.set, &delta.removed, &mut |step| steps.ended(step));
         self.took("translate", steps.translate);
@@ -189,9 +191,17 @@ impl Stage {
                 }
             }
         }
+        self.place(&moved);
         self.took("publish", published.elapsed());
         self.follow_ingresses(&delta.removed, addresses, fleets_moved);
         self.metrics.pipeline.observe(began.elapsed().as_secs_f64());
+    }
+
+    /// Tells the pods of fleets in these namespaces in which zone they are.
+    fn place(&self, namespaces: &BTreeSet<Arc<str>>) {
+        for fleet in self.pipeline.fleets().filter(|fleet| namespaces.contains(&fleet.namespace)) {
+            self.feeds.place(fleet, places::zones(self.pipeline.world(), fleet));
+        }
     }
 
     fn took(&self, step: &'static str, time: Duration) {

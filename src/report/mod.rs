@@ -12,6 +12,13 @@ use std::sync::Arc;
 pub use codes::Code;
 pub use located::{Located, Location};
 
+/// A number for one object in one life of it: for whoever has to tell objects apart, and to know them again, without
+/// keeping their names.
+pub fn object_number(kind: &str, namespace: &str, name: &str, uid: &str) -> u64 {
+    let hash = blake3::hash(format!("{:?}", (kind, namespace, name, uid)).as_bytes());
+    hash.as_bytes().iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
+}
+
 /// The kind of a source object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {

@@ -1,5 +1,9 @@
 //! Backends: the three scopes of policy meet here, field by field.
 
+mod zones;
+
+pub(super) use zones::told_in_vain;
+
 use super::fleet::FleetState;
 use super::ingress::Wish;
 use super::services::{self, Behind, ServiceRecord};
@@ -58,7 +62,8 @@ pub(super) fn build(
     let endpoints = if kind == BackendKind::Endpoints { endpoints.cloned() } else { None };
     let of_service = service.map_or(&[][..], |s| &s.sources);
     let sources = nearest_first(wish, of_service, fleet.policy_source.as_ref());
-    Backend { kind, mode: Mode::Http, policy, endpoints: endpoints.unwrap_or_default(), sources }
+    let zones = if kind == BackendKind::Endpoints { zones::rule(&policy, service, fleet) } else { None };
+    Backend { kind, mode: Mode::Http, policy, endpoints: endpoints.unwrap_or_default(), zones, sources }
 }
 
 /// Whom a complaint is told to: the first is the likeliest culprit. What holds a policy comes before what only

@@ -9,7 +9,7 @@ use super::class::Class;
 use super::ingress::{Wish, look_up_port};
 use super::lookups::{Key, Lookups};
 use super::names;
-use crate::api::{ConfigMap, FleetTls, IngressDeployment, NamespaceOwnership, PortRef, WildcardPolicy};
+use crate::api::{ConfigMap, FleetTls, IngressDeployment, NamespaceOwnership, PortRef, WildcardPolicy, ZoneAwareness};
 use crate::model::{BackendId, CaBundle, CaId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Settings, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
@@ -55,6 +55,8 @@ pub(super) struct FleetState {
     /// The CA certificates that clients are verified with.
     pub authorities: Option<(CaId, CaBundle)>,
     pub class: Class,
+    /// Whether pods keep to the endpoints of their zone.
+    pub zones: ZoneAwareness,
     /// The fleet scope.
     pub policy: Arc<Policy>,
     /// The Backend that it comes from.
@@ -77,6 +79,7 @@ pub(super) fn read(id: &FleetId, mut look: Lookups<'_>) -> Read {
         let mut reader = Reader { id, object: object.clone(), state: &mut state, look: &mut look };
         reader.settings(&fleet);
         reader.scope(&fleet);
+        reader.state.zones = fleet.spec.zone_awareness.clone();
         reader.http(&fleet.spec.http);
         reader.state.common.metrics = fleet.spec.metrics.as_ref().is_some_and(|metrics| metrics.enabled);
         if let Some(logging) = &fleet.spec.logging {

@@ -16,6 +16,8 @@ pub(super) struct ServiceRecord {
     pub routing: Arc<Routing>,
     /// The fields of the Service scope.
     pub policy: Arc<Policy>,
+    /// Whether the Service asks, in the ways of Kubernetes, that requests stay in their zone.
+    pub prefers_zone: bool,
     /// Where these come from beside the Service.
     pub sources: Vec<ObjectRef>,
     /// What was looked up for it.
@@ -88,6 +90,7 @@ pub(super) fn read(world: &World, options: &Options, records: &mut Records, made
         ssl_redirect_code: native.ssl_redirect_code,
     });
     record.policy = policy.shared();
+    record.prefers_zone = service.prefers_zone;
     record
 }
 

@@ -55,6 +55,8 @@ pub(super) struct State {
     /// Which backends are wanted, and by how many.
     pub wishes: BTreeMap<BackendId, (Wish, usize)>,
     pub endpoints: BTreeMap<Key, ServiceEndpoints>,
+    /// What is told about backends that want something which does not go with the rest.
+    vain: BTreeMap<BackendId, Diagnostic>,
     pub model: Model,
 }
 
@@ -400,6 +402,10 @@ impl State {
             let service = wish.service.as_ref().and_then(|key| self.records.services.get(key)).map(|record| &**record);
             backends::build(id, wish, service, &self.fleet, &self.model.ca_bundles, self.endpoints(id))
         });
+        match new.as_ref().and_then(|backend| self.told(id, backend)) {
+            Some(diagnostic) => drop(self.vain.insert(id.clone(), diagnostic)),
+            None => drop(self.vain.remove(id)),
+        }
         let old = self.model.backends.get(id);
         if old == new.as_ref() {
             return;
@@ -415,6 +421,12 @@ impl State {
             Some(new) => drop(self.model.backends.insert(id.clone(), new)),
             None => drop(self.model.backends.remove(id)),
         }
+    }
+
+    fn told(&self, id: &BackendId, backend: &Backend) -> Option<Diagnostic> {
+        let (wish, _) = self.wishes.get(id)?;
+        let service = wish.service.as_ref().and_then(|key| self.records.services.get(key)).map(|record| &**record);
+        backends::told_in_vain(wish, service, &self.fleet, backend)
     }
 
     /// Gives the backends of a Service the endpoints that were collected.
@@ -447,5 +459,6 @@ impl State {
             .chain(self.records.policies.values().flat_map(|record| &record.diagnostics))
             .chain(certificates)
             .chain(self.endpoints.values().flat_map(|found| &found.diagnostics))
+            .chain(self.vain.values())
     }
 }

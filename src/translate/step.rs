@@ -149,7 +149,7 @@ fn services(state: &mut State, options: &Options, world: &World, due: &mut Due, 
         if old.routing != new.routing {
             pass_on(state, &object(Kind::Service, &key), due);
         }
-        if old.routing != new.routing || old.policy != new.policy || old.sources != new.sources {
+        if old.routing != new.routing || old.policy != new.policy || old.prefers_zone != new.prefers_zone || old.sources != new.sources {
             dirty.backends.extend(state.backends_of(&key).cloned());
             dirty.endpoints.insert(key);
         }

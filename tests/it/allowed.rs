@@ -82,7 +82,7 @@ fn a_backend_of_every_shape_can_be_added_used_and_deleted_at_run_time() {
                 continue;
             };
             ok(&format!("add backend new from {shape} mode {mode} guid new"), "");
-            for server in &servers {
+            for server in servers.iter() {
                 let name = &server.name;
                 ok(
                     &format!("add server new/{name} {} id {} guid g {}", server.address, server.id, server.keywords),
@@ -115,7 +115,7 @@ fn a_backend_of_every_shape_can_be_added_used_and_deleted_at_run_time() {
             }
             ok("del map maps/t/routes.map new.test/", "");
             ok("unpublish backend new", "");
-            for server in &servers {
+            for server in servers.iter() {
                 ok(&format!("set server new/{} state maint", server.name), "");
                 running.command(&format!("wait 5s srv-removable new/{}", server.name));
                 ok(&format!("del server new/{}", server.name), "Server deleted");

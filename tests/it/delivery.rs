@@ -17,6 +17,7 @@ use haproxy_fleet::delivery::{AgentReport, Authority, Feeds, Published, server a
 use haproxy_fleet::haproxy::bundle::{Bundle, Change, Content, ResourceKey};
 use haproxy_fleet::haproxy::files::render_bytes;
 use haproxy_fleet::model::FleetId;
+use haproxy_fleet::report::object_number;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -604,13 +605,38 @@ async fn whoever_asks_for_everything_gets_everything_once() {
     while beats < 3 {
         match stream.message().await.unwrap().unwrap().kind {
             Some(from_operator::Kind::Bundle(bundle)) => delivered.push((bundle.base, bundle.set.len())),
-            Some(from_operator::Kind::Release(_) | from_operator::Kind::Drain(_)) => {}
+            Some(from_operator::Kind::Release(_) | from_operator::Kind::Drain(_) | from_operator::Kind::Place(_)) => {}
             None => beats += 1,
         }
     }
     // that it has what there is, if that was said before it asked; and everything
     assert_eq!(delivered.last(), Some(&(Vec::new(), bundle.resources().count())));
     assert!(delivered.len() <= 2 && delivered.iter().all(|(base, set)| *base == holds && *set == 0 || base.is_empty()), "{delivered:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_told_its_zone_by_any_replica_and_none_but_its_own() {
+    let (_, haproxy) = &haproxies()[0];
+    let cluster = Cluster::new();
+    let origin = Origin::start("a").await;
+    let (leader, standby) = (Replica::start(&cluster).await, Replica::start(&cluster).await);
+    leader.leads(3);
+    standby.stands_by(3);
+    let pod = FleetPod::start(&cluster, haproxy, "edge-0", &[leader.address, standby.address]).await;
+    leader.publish(1, &[], &one(&origin));
+    pod.until("served", |status| status.ready).await;
+    cluster.pod("edge-1", "edge");
+    let number = |pod: &str| {
+        let uid = cluster.api.get("v1", "Pod", "infra", pod).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        object_number("Pod", "infra", pod, &uid)
+    };
+    standby.feeds.place(&fleet(), BTreeMap::from([(number("edge-0"), "zone-a".into()), (number("edge-1"), "zone-b".into())]));
+    let status = pod.until("in its zone", |status| status.zone.is_some()).await;
+    assert_eq!(status.zone.as_deref(), Some("zone-a"));
+    // whoever does not know it, or knows it no more, changes nothing
+    standby.feeds.place(&fleet(), BTreeMap::new());
+    leader.feeds.place(&fleet(), BTreeMap::from([(number("edge-0"), "zone-c".into())]));
+    pod.until("moved", |status| status.zone.as_deref() == Some("zone-c")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,8 @@
 
 use haproxy_fleet::delivery::proto::{self, FromAgent, FromOperator, from_agent, from_operator};
 use haproxy_fleet::delivery::wire;
-use haproxy_fleet::haproxy::bundle::{BackendClass, BackendHead, Content, ListEntry, MapEntry, Resource, ResourceKey, Server};
+use haproxy_fleet::haproxy::bundle::{BackendClass, BackendHead, Content, ListEntry, MapEntry, Resource, ResourceKey, Server, Servers};
+use haproxy_fleet::model::ZoneRule;
 use haproxy_fleet::report::{Kind, ObjectRef, PrivateBytes};
 use prost::Message;
 use std::fmt::Write as _;
@@ -24,6 +25,8 @@ fn resources() -> Vec<Resource> {
         checked: true,
         weight: 256,
         drain: true,
+        zone: None,
+        here: None,
     };
     let shaped = BackendClass::Shaped { shape: "shape-h1".into(), mode: "http", guid: "b:1".into() };
     let head = |class| Content::Backend(BackendHead { text: "backend b1\n".into(), class });
@@ -33,12 +36,20 @@ fn resources() -> Vec<Resource> {
         resource(ResourceKey::Section("10-global".into()), Content::Section("global\n".into())),
         resource(ResourceKey::Backend("b1".into()), head(shaped)),
         resource(ResourceKey::Backend("b2".into()), head(BackendClass::Private)),
-        resource(ResourceKey::Servers("b1".into()), Content::Servers(vec![server])),
+        resource(ResourceKey::Servers("b1".into()), Content::Servers(vec![server].into())),
         resource(ResourceKey::MapEntries { map: "maps/t/routes.map".into(), owner: "a".into() }, Content::MapEntries(vec![entry])),
         resource(ResourceKey::Certificate("certs/a.pem".into()), Content::Certificate(PrivateBytes::new(*b"certificate and key"))),
         resource(ResourceKey::CertificateList { list: "lists/l.list".into(), owner: "a".into() }, Content::CertificateList(vec![line])),
         resource(ResourceKey::File("ca/a.pem".into()), Content::File(PrivateBytes::new(*b"authorities"))),
     ]
+}
+
+/// Servers of which pods prefer those of their zone.
+fn zoned() -> Resource {
+    let Content::Servers(servers) = &resources()[3].content else { unreachable!("servers") };
+    let all = servers.iter().map(|server| Server { zone: Some("zone-a".into()), ..server.clone() }).collect();
+    let zones = Some(ZoneRule { min_ready: 2, min_share: 75 });
+    Resource::new(ResourceKey::Servers("b1".into()), Content::Servers(Servers { all, zones }), Arc::new([]))
 }
 
 fn from_operator() -> Vec<(&'static str, FromOperator)> {
@@ -53,10 +64,13 @@ fn from_operator() -> Vec<(&'static str, FromOperator)> {
     };
     let removed = resources().iter().map(|resource| wire::encode_key(&resource.key)).collect();
     let changes = proto::Bundle { base: DIGEST.to_vec(), set: Vec::new(), removed, more: false, ..bundle.clone() };
+    let zoned_bundle = proto::Bundle { set: vec![wire::encode(&zoned())], ..bundle.clone() };
     vec![
         ("operator-alive", message(None)),
         ("operator-full", message(Some(from_operator::Kind::Bundle(bundle)))),
         ("operator-changes", message(Some(from_operator::Kind::Bundle(changes)))),
+        ("operator-zones", message(Some(from_operator::Kind::Bundle(zoned_bundle)))),
+        ("operator-place", message(Some(from_operator::Kind::Place(proto::Place { zone: "zone-a".to_owned() })))),
         ("operator-release", message(Some(from_operator::Kind::Release(proto::Release { generation: 9 })))),
         ("operator-drain", message(Some(from_operator::Kind::Drain(proto::Drain { drained: true })))),
     ]
@@ -155,9 +169,11 @@ fn recorded_messages_are_understood_as_they_were_meant_and_with_what_is_added_to
 
 #[test]
 fn recorded_resources_have_the_hash_that_they_had() {
-    let (name, message) = from_operator().swap_remove(1);
-    let bytes = recorded(name, &message);
-    let Some(from_operator::Kind::Bundle(bundle)) = FromOperator::decode(&*bytes).unwrap().kind else { panic!("a bundle") };
-    let decoded: Vec<Resource> = bundle.set.into_iter().map(|message| wire::decode(message).unwrap()).collect();
-    assert_eq!(decoded, resources());
+    for (wanted, expected) in [("operator-full", resources()), ("operator-zones", vec![zoned()])] {
+        let (name, message) = from_operator().into_iter().find(|(name, _)| *name == wanted).unwrap();
+        let bytes = recorded(name, &message);
+        let Some(from_operator::Kind::Bundle(bundle)) = FromOperator::decode(&*bytes).unwrap().kind else { panic!("a bundle") };
+        let decoded: Vec<Resource> = bundle.set.into_iter().map(|message| wire::decode(message).unwrap()).collect();
+        assert_eq!(decoded, expected, "{name}");
+    }
 }

@@ -130,7 +130,7 @@ impl Bench {
         let (policy, id, matched, routes) = place(field, text);
         let endpoints = endpoints(&[std::net::SocketAddr::from(([10, 0, 0, 1], 80))]);
         let sources = Arc::new([ObjectRef::new(Kind::Ingress, "shop", "web")]);
-        let backend = Backend { kind: BackendKind::Endpoints, mode: Mode::Http, policy: Arc::new(policy), endpoints, sources };
+        let backend = Backend { kind: BackendKind::Endpoints, mode: Mode::Http, policy: Arc::new(policy), endpoints, zones: None, sources };
         let touched = Touched { backends: [id.clone()].into(), hosts: [("t".into(), matched.clone())].into(), ..Touched::default() };
         self.model.backends.insert(id.clone(), backend);
         host(&mut self.model, matched.clone(), routes);
@@ -150,7 +150,7 @@ fn directives(changes: &[Change]) -> Result<BTreeSet<Vec<String>>, String> {
             Content::Section(text) => text,
             Content::Backend(head) => &head.text,
             Content::Servers(servers) => {
-                for server in servers {
+                for server in servers.iter() {
                     let good = |b: u8| b.is_ascii_alphanumeric() || b"_.:/@,()- ".contains(&b);
                     if !server.keywords.bytes().all(good) {
                         return Err(format!("keywords {:?}", server.keywords));
@@ -293,7 +293,8 @@ fn haproxy_accepts_a_sample_of_hostile_texts() {
             id.namespace = format!("n{index}").into();
             let sources = Arc::new([source()]);
             let endpoints = endpoints(&[std::net::SocketAddr::from(([10, 0, 0, 1], 80))]);
-            let backend = Backend { kind: BackendKind::Endpoints, mode: Mode::Http, policy: Arc::new(policy), endpoints, sources };
+            let backend =
+                Backend { kind: BackendKind::Endpoints, mode: Mode::Http, policy: Arc::new(policy), endpoints, zones: None, sources };
             model.backends.insert(id.clone(), backend);
             for route in &mut routes {
                 route.target = Target::Backend(id.clone());

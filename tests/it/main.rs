@@ -42,3 +42,4 @@ mod status_command;
 mod support;
 mod traffic;
 mod validating;
+mod zones;

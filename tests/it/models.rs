@@ -61,6 +61,7 @@ pub fn backend(model: &mut Model, service: &str, addresses: &[SocketAddr], polic
         mode: Mode::Http,
         policy: Arc::new(policy),
         endpoints: endpoints(addresses),
+        zones: None,
         sources: Arc::new([source()]),
     };
     model.backends.insert(id(service), backend);

@@ -77,7 +77,7 @@ pub fn server(backend: &str, address: SocketAddr) -> Server {
     let id = u32::from(ip) % 0x1_0000 + 1;
     let guid = format!("{backend}:{name}").into();
     let keywords = "check inter 2000 observe layer4".into();
-    Server { name: name.into(), address, id, guid, keywords, checked: true, weight: 100, drain: false }
+    Server { name: name.into(), address, id, guid, keywords, checked: true, weight: 100, drain: false, zone: None, here: None }
 }
 
 /// The backend `name` of the shape with `servers`.
@@ -97,7 +97,7 @@ pub fn private(bundle: &mut Bundle, name: &str, text: &str, addresses: &[SocketA
 
 pub fn servers(bundle: &mut Bundle, name: &str, mut servers: Vec<Server>) {
     servers.sort();
-    put(bundle, ResourceKey::Servers(name.into()), Content::Servers(servers), name);
+    put(bundle, ResourceKey::Servers(name.into()), Content::Servers(servers.into()), name);
 }
 
 pub fn without_backend(bundle: &mut Bundle, name: &str) {

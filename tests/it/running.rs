@@ -26,7 +26,7 @@ pub fn file_text(bundle: &Bundle, path: &str) -> String {
             Content::Section(lines) => text.push_str(lines),
             Content::Backend(head) => text.push_str(&head.text),
             Content::Servers(servers) => {
-                for s in servers {
+                for s in servers.iter() {
                     let weight = if s.drain { 0 } else { s.weight };
                     writeln!(text, "    server {} {} id {} guid {} weight {weight} {}", s.name, s.address, s.id, s.guid, s.keywords)
                         .unwrap();

@@ -491,6 +491,55 @@ async fn a_fleet_changes_its_size_zones_and_release_without_a_lost_request() {
     load.none_is_lost("sizes, zones and releases").await;
 }
 
+/// Endpoints of the Service `web` in `zone`.
+fn zoned_slice(zone: &str, echo: &Echo) -> String {
+    slice("web", echo).replace("name: web-", &format!("name: {zone}-")).replace("]}]\n", &format!("], zone: {zone}}}]\n"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_stay_in_the_zone_of_their_replica_while_enough_is_ready_there() {
+    for (line, haproxy) in ["3.4", "3.2"].into_iter().zip(both()) {
+        let home = Home::new();
+        home.write("fleet.yaml", &fleet("edge", 2, &format!("  haproxyVersion: \"{line}\"\n  zones: [{{name: a}}, {{name: b}}]\n")));
+        let asking = service("web").replace("spec:\n", "spec:\n  trafficDistribution: PreferClose\n");
+        home.write("web.yaml", &format!("{}{asking}", ingress("edge", "web", "web.localhost", "/", "web", "")));
+        let (of_a, of_b) = (Echo::start("shop", "in-a", "http", 2).await.unwrap(), Echo::start("shop", "in-b", "http", 2).await.unwrap());
+        home.write("a.yaml", &zoned_slice("a", &of_a));
+        home.write("b.yaml", &zoned_slice("b", &of_b));
+        let local = Local::ready(&home, &[haproxy], &[]).await;
+        let status = local.until("both serve", |status| status.ready && status.fleets[0].replicas.len() == 2).await;
+        let started = reloads(&status);
+        let load = Requests::start(&Target::new(address_of(&status.fleets[0], "http"), "web.localhost", "/"));
+        // of thirty answers those from zone `a`, by replica
+        let answers = async || {
+            let mut found = Vec::new();
+            for replica in &status.fleets[0].replicas {
+                let http = replica.listeners.iter().find(|listener| listener.name == "http").unwrap().address.parse().unwrap();
+                let mut of_a = 0;
+                for _ in 0..30 {
+                    let answer = get(http, "web.localhost", "/").await.unwrap();
+                    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+                    of_a += usize::from(answer.contains("shop/in-a"));
+                }
+                found.push(of_a);
+            }
+            found
+        };
+        let stays = async || (answers().await[0] >= 27).then_some(());
+        until("requests stay in both zones", async || stays().await).await;
+        assert!(answers().await[1] <= 3, "{line}");
+        // one endpoint is not enough: that zone goes to all, the other stays
+        let alone = Echo::start("shop", "in-a", "http", 1).await.unwrap();
+        home.write("a.yaml", &zoned_slice("a", &alone));
+        until("requests leave the zone", async || (answers().await[0] <= 20).then_some(())).await;
+        assert!(answers().await[1] <= 3, "{line}");
+        home.write("a.yaml", &zoned_slice("a", &of_a));
+        until("requests are back in the zone", async || stays().await).await;
+        assert_eq!(reloads(&local.status().await.unwrap()), started, "{line}");
+        load.none_is_lost(line).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fleets_side_by_side_do_not_hurt_each_other() {
     let home = Home::new();

@@ -23,6 +23,8 @@ fn server(name: &str) -> Server {
         checked: false,
         weight: 100,
         drain: false,
+        zone: None,
+        here: None,
     }
 }
 
@@ -30,7 +32,7 @@ fn backend(bundle: &mut Bundle, name: &str, shape: &str, servers: &[&str]) {
     let class = BackendClass::Shaped { shape: shape.into(), mode: "http", guid: name.into() };
     let text = format!("backend {name} from {shape}\n").into();
     put(bundle, ResourceKey::Backend(name.into()), Content::Backend(BackendHead { text, class }));
-    put(bundle, ResourceKey::Servers(name.into()), Content::Servers(servers.iter().map(|name| server(name)).collect()));
+    put(bundle, ResourceKey::Servers(name.into()), Content::Servers(servers.iter().map(|name| server(name)).collect::<Vec<_>>().into()));
 }
 
 fn routes(bundle: &mut Bundle, host: &str, entries: &[(&str, &str)]) {
@@ -84,7 +86,7 @@ fn draining_sets_the_weight_to_zero() {
     let mut after = start();
     let mut servers = vec![server("s1"), server("s2")];
     servers[0].drain = true;
-    put(&mut after, ResourceKey::Servers("one".into()), Content::Servers(servers));
+    put(&mut after, ResourceKey::Servers("one".into()), Content::Servers(servers.into()));
     assert!(matches!(steps(&from_loaded(&start(), &after, &OLD))[..], [Step::SetWeight { .. }]));
 }
 
@@ -182,7 +184,7 @@ fn what_serves_in_the_place_of_a_refused_backend_follows_its_endpoints_but_not_i
         let mut after = start();
         backend(&mut after, "n_s_80_hb", "shape-a", &[]);
         let next = Server { address: address.parse().unwrap(), ..server("new") };
-        put(&mut after, ResourceKey::Servers("n_s_80_hb".into()), Content::Servers(vec![next]));
+        put(&mut after, ResourceKey::Servers("n_s_80_hb".into()), Content::Servers(vec![next].into()));
         routes(&mut after, "s", &[("s|/", "n_s_80_hb")]);
         let keys = before.diff(&after).into_iter().map(|change| change.key).collect();
         let aside = BTreeSet::from([ResourceKey::Backend("n_s_80_hb".into())]);

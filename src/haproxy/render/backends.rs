@@ -2,7 +2,7 @@
 
 use super::names::{backend_name, short_hash};
 use super::{Name, Renderer, Subject};
-use crate::haproxy::bundle::{BackendClass, BackendHead, Content, MapEntry, ResourceKey, Server, cookie_of};
+use crate::haproxy::bundle::{BackendClass, BackendHead, Content, MapEntry, ResourceKey, Server, Servers, cookie_of};
 use crate::haproxy::config::{Line, Refused, Section, Word, write};
 use crate::haproxy::shape::{Problem, ServerKeywords, Split, ValueMap, split};
 use crate::model::{Backend, BackendId, BackendKind, EndpointState, Mode, Model, Policy, Touched};
@@ -330,7 +330,8 @@ impl Renderer {
     fn render_servers(&mut self, id: &BackendId, backend: &Backend) {
         let Some(rendered) = self.backends.states.get(id).and_then(|state| state.rendered.as_ref()) else { return };
         let name = rendered.name.clone();
-        let servers = servers(&name, backend, &rendered.servers);
+        let all = servers(&name, backend, &rendered.servers);
+        let servers = Servers { all, zones: backend.zones };
         self.put(ResourceKey::Servers(name), Some((Content::Servers(servers), backend.sources.clone())));
     }
 }
@@ -341,7 +342,8 @@ fn shape_key(shape: &str) -> ResourceKey {
 
 /// A backend with this policy and nothing else to it.
 fn plain(mode: Mode, policy: &Policy) -> Backend {
-    Backend { kind: BackendKind::Endpoints, mode, policy: Arc::new(policy.clone()), endpoints: Arc::new([]), sources: Arc::new([]) }
+    let (policy, endpoints, sources) = (Arc::new(policy.clone()), Arc::new([]), Arc::new([]));
+    Backend { kind: BackendKind::Endpoints, mode, policy, endpoints, zones: None, sources }
 }
 
 fn finding(backend: &Backend, problem: &Problem) -> Option<Diagnostic> {
@@ -385,7 +387,9 @@ fn servers(backend_name: &str, backend: &Backend, keywords: &ServerKeywords) -> 
             let scaled = if share == 0 { 0 } else { (share * 256 / most).max(1).min(share) };
             let weight = u16::try_from(if most == 256 { share } else { scaled }).unwrap_or(256);
             let address = SocketAddr::new(endpoint.address, endpoint.port);
-            server(backend_name, address, keywords, weight, endpoint.state == EndpointState::Draining && !all_leave)
+            let drain = endpoint.state == EndpointState::Draining && !all_leave;
+            let zone = endpoint.zone.clone().filter(|_| backend.zones.is_some());
+            Server { zone, ..server(backend_name, address, keywords, weight, drain) }
         })
         .collect();
     out.sort();
@@ -406,7 +410,7 @@ fn server(backend: &str, address: SocketAddr, keywords: &ServerKeywords, weight:
     let id = (u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) >> 1).max(1);
     hasher.update(backend.as_bytes());
     let guid = format!("s.{}", &hasher.finalize().to_hex()[..32]).into();
-    Server { name: name.into(), address, id, guid, keywords: text, checked: keywords.checked, weight, drain }
+    Server { name: name.into(), address, id, guid, keywords: text, checked: keywords.checked, weight, drain, zone: None, here: None }
 }
 
 /// Two servers of one backend with the same id: the later by name takes the next free one.

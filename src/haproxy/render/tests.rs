@@ -23,6 +23,7 @@ fn model() -> Model {
             mode: Mode::Http,
             policy: Arc::default(),
             endpoints: Arc::new([endpoint(1)]),
+            zones: None,
             sources: Arc::new([source.clone()]),
         };
         model.backends.insert(id(service), backend);

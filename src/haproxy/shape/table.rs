@@ -74,6 +74,7 @@ const TABLE: &[Row] = &[
     row("response_headers.names", Part::Shape, "http-response set-header, add-header, del-header"),
     row("response_headers.values", Part::Value, "http-response set-header, add-header"),
     row("cors", Part::Private, "http-request return, http-after-response set-header"),
+    row("zone_aware", Part::Server, "weight, in each pod another one"),
     row("mirror", Part::Refused, ""),
 ];
 

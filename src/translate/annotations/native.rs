@@ -8,7 +8,7 @@ use crate::translate::names;
 /// Keys of one object that edit headers, at most.
 const MAX_HEADERS: usize = 64;
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "backend",
     "ssl-redirect",
     "ssl-redirect-code",
@@ -18,6 +18,7 @@ const KEYS: [&str; 9] = [
     "response-header.NAME",
     "timeout-server",
     "timeout-connect",
+    "zone-aware",
 ];
 
 /// Keys that belong to kinds other than Ingress and Service.
@@ -53,6 +54,7 @@ impl Native {
             "rewrite-path-prefix" => rewrite(value).map(|prefix| self.rewrite_prefix = Some(prefix)),
             "timeout-server" => names::duration(value).map(|time| self.policy.server_timeout = Some(time)).map_err(|w| wrong(value, &w)),
             "timeout-connect" => names::duration(value).map(|time| self.policy.connect_timeout = Some(time)).map_err(|w| wrong(value, &w)),
+            "zone-aware" => boolean(value).map(|on| self.policy.zone_aware = Some(on)),
             _ => match (key.strip_prefix("request-header."), key.strip_prefix("response-header.")) {
                 (Some(name), _) => self.header(true, name, value),
                 (_, Some(name)) => self.header(false, name, value),
@@ -221,6 +223,7 @@ mod tests {
             ("haproxy-fleet.dev/response-header.Server", ""),
             ("haproxy-fleet.dev/timeout-server", "90s"),
             ("haproxy-fleet.dev/timeout-connect", "250"),
+            ("haproxy-fleet.dev/zone-aware", "true"),
         ]);
         assert_eq!(diagnostics, []);
         assert_eq!(native.backend.as_deref(), Some("fast"));
@@ -230,6 +233,7 @@ mod tests {
         assert_eq!(native.policy.connect_timeout, Some(Millis(250)));
         assert_eq!(native.policy.request_headers.set, [("X-Team".into(), "shop %[src] \"q\"".into())]);
         assert_eq!(native.policy.response_headers.remove, ["Server".into()]);
+        assert_eq!(native.policy.zone_aware, Some(true));
     }
 
     #[test]
@@ -275,6 +279,7 @@ mod tests {
             ("response-header.", "x"),
             ("timeout-server", "soon"),
             ("timeout-connect", "0s"),
+            ("zone-aware", "Auto"),
             ("backend", "other/fast"),
             ("backend", "Fast"),
         ] {

@@ -19,7 +19,7 @@ fn universe() -> &'static Vec<Vec<Object>> {
             [
                 "{ingressClassName: edge}",
                 "{ingressClassName: edge, backendRef: {name: b}, defaultBackend: {service: {name: a, port: {number: 80}}}}",
-                "{ingressClassName: edge, configMapRef: {name: cm}, tls: {defaultCertificateRef: {name: cert}}}",
+                "{ingressClassName: edge, zoneAwareness: {mode: Always}, configMapRef: {name: cm}, tls: {defaultCertificateRef: {name: cert}}}",
                 "{ingressClassName: edge, routeAdmission: {namespaceOwnership: Strict}, ports: {http: 80, https: 80}}",
                 "{ingressClassName: other, tls: {defaultCertificateRef: {name: gone}}}",
             ]
@@ -55,14 +55,14 @@ fn universe() -> &'static Vec<Vec<Object>> {
                         "{type: ExternalName, externalName: 127.0.0.1}",
                     ]
                     .iter()
-                    .zip(["", "haproxy-fleet.dev/backend: b", "haproxy-fleet.dev/rewrite-path-prefix: /r, haproxy-fleet.dev/ssl-redirect: 'true'", "haproxy-fleet.dev/redirect-to: /x"])
-                    .flat_map(|(spec, keys)| [(*spec, keys), ("{ports: [{name: http, port: 80}]}", keys)])
+                    .zip(["", "haproxy-fleet.dev/backend: b", "haproxy-fleet.dev/rewrite-path-prefix: /r, haproxy-fleet.dev/ssl-redirect: 'true'", "haproxy-fleet.dev/redirect-to: /x, haproxy-fleet.dev/zone-aware: 'true'"])
+                    .flat_map(|(spec, keys)| [(*spec, keys), ("{ports: [{name: http, port: 80}], trafficDistribution: PreferClose}", keys)])
                     .map(|(spec, keys)| in_ns(ns, &format!("kind: Service\nmetadata: {{name: {name}, annotations: {{{keys}}}}}\nspec: {spec}")))
                     .collect(),
                 );
                 for n in 1..3 {
                     slot(
-                        [format!("[{{addresses: [10.0.0.{n}]}}, {{addresses: [10.0.0.9]}}]"), "[{addresses: [127.0.0.1]}]".into(), "[{addresses: [10.0.0.9], conditions: {ready: false, serving: true, terminating: true}}]".into()]
+                        [format!("[{{addresses: [10.0.0.{n}], zone: z{n}}}, {{addresses: [10.0.0.9]}}]"), "[{addresses: [127.0.0.1]}]".into(), "[{addresses: [10.0.0.9], conditions: {ready: false, serving: true, terminating: true}}]".into()]
                             .iter()
                             .enumerate()
                             .map(|(i, endpoints)| {

@@ -8,6 +8,7 @@ mod policies;
 mod routes;
 mod settings;
 mod tls;
+mod zones;
 
 use crate::api::{self, Meta};
 use crate::model::{Backend, BackendId, FleetId, Host, HostMatch, PathMatch, Route, Target};
