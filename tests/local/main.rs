@@ -647,6 +647,13 @@ impl Local {
         (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer.split_once("\r\n\r\n").unwrap().1.to_owned())
     }
 
+    /// The exit status of a command about it, and what that says.
+    async fn verb(&self, line: &str) -> (Option<i32>, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_haproxy-fleet"));
+        let output = command.args(line.split(' ')).arg("--admin").arg(self.admin.to_string()).output().await.unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    }
+
     /// Waits until nothing is left to do, with as many replicas of this template, or of another one than `before`.
     async fn rolled_out(&self, before: &str, replicas: usize) -> String {
         let is_done = |status: &Status| {
@@ -758,12 +765,21 @@ async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_s
     };
 
     // paused: nothing is replaced until it is resumed
-    assert_eq!(local.order("rollout/pause", "").await.0, 200);
+    let (code, said) = local.verb("rollout status edge").await;
+    assert!(code == Some(0) && said.contains("the rollout of infra/edge is done: 2 pods"), "{said}");
+    let (code, said) = local.verb("rollout pause infra/edge").await;
+    assert!(code == Some(0) && said.contains("the rollout of fleet infra/edge is paused"), "{said}");
     home.write("fleet.yaml", &with("  tuning: {threads: 2}\n"));
     let paused = local.until("it is paused", |status| rollout(status).state == "Paused" && template(status) != first).await;
     assert_eq!(pods(&paused, &first), 2, "{paused:#?}");
-    assert_eq!(local.order("rollout/resume", "").await.0, 200);
+    let (code, said) = local.verb("rollout status").await;
+    assert!(code == Some(1) && said.contains("the rollout of infra/edge is paused\n  zone a: 0 of 1 pods have"), "{said}");
+    assert_eq!(local.verb("rollout resume").await.0, Some(0));
     let second = local.rolled_out(&first, 2).await;
+    let (code, said) = local.verb("rollout pause other").await;
+    assert!(code == Some(2) && said.contains("no such fleet is there") && said.contains("infra/edge"), "{said}");
+    let (code, said) = local.verb("drain pod/nobody").await;
+    assert!(code == Some(2) && said.contains("fleet infra/edge has no pod nobody") && said.contains("help: it has edge-a-"), "{said}");
     let (code, said) = local.order("rollout/abort", "").await;
     assert!(code == 409 && said.contains("there is no rollout of fleet infra/edge to abort"), "{code} {said}");
 

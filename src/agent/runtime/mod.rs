@@ -80,10 +80,20 @@ impl Session {
             }
             Ok(answers)
         };
-        let ((), answers) = tokio::try_join!(write, read)?;
+        let ((), answers): ((), Vec<String>) = tokio::try_join!(write, read)?;
+        if answers.iter().any(|answer| is_of_master(answer)) {
+            return Err(io::Error::new(io::ErrorKind::ConnectionReset, "the worker has closed the connection"));
+        }
         self.used = Instant::now();
         Ok(answers)
     }
+}
+
+/// Whether this is what the master says to a command for its worker: once the worker has closed its end, the master takes
+/// over. A worker knows the first word of all that it is asked.
+fn is_of_master(answer: &str) -> bool {
+    let unknown = answer.trim_start().strip_prefix("Unknown command: '").and_then(|rest| rest.split_once('\''));
+    unknown.is_some_and(|(words, _)| !words.contains(' '))
 }
 
 /// Reads up to and with `mark`; what stands before it is the answer.
@@ -151,5 +161,37 @@ impl Master {
     /// Starts a new worker with the present files; the answer begins with `Success=1` if it runs.
     pub async fn reload(&self) -> io::Result<String> {
         self.ask("reload", Duration::from_secs(120)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tokio::io::{AsyncBufReadExt, BufReader};
+
+    /// What comes of a command that is answered with `answer`.
+    async fn exchanged(answer: &'static str) -> io::Result<Vec<String>> {
+        let (stream, mut other) = UnixStream::pair().unwrap();
+        tokio::spawn(async move {
+            let (reader, mut writer) = other.split();
+            let mut lines = BufReader::new(reader).lines();
+            while let Some(line) = lines.next_line().await.unwrap() {
+                let said = line.strip_prefix("echo ").map_or_else(|| answer.to_owned(), |mark| format!("{mark}\n\n"));
+                writer.write_all(said.as_bytes()).await.unwrap();
+            }
+        });
+        let mut session = Session { stream, mark: "mark-".to_owned(), sent: 0, used: Instant::now(), buffer: Vec::new() };
+        session.exchange(&[Command::plain("set server a/b state drain")]).await
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_the_master_is_a_closed_connection_and_no_refusal() {
+        // as HAProxy 3.4.7 and 3.2.26 say it
+        let master = "Unknown command: 'set', but maybe one of the following ones is a better match:\n  \
+                      @master                                 : send a command to the master process\n";
+        assert_eq!(exchanged(master).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(exchanged("No such server.\n\n").await.unwrap(), ["No such server.\n\n"]);
+        assert!(exchanged("Unknown command: 'set server', but maybe …\n\n").await.is_ok());
     }
 }
