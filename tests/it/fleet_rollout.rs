@@ -3,13 +3,12 @@
 use crate::fleet_controller_rig::Operator;
 use crate::fleet_objects::context;
 use crate::fleet_rollout_rig::{Cluster, replicas, spec, version};
-use crate::fleet_rollout_world::ready_since;
 use fleet_api_server::Verb;
 use fleet_api_server::faults::{Action, Matcher, Plan, Rule};
 use haproxy_fleet::api::{
     ANNOTATION_ABORT, ANNOTATION_DRAIN, ANNOTATION_RESTARTED_AT, ANNOTATION_ROLLOUT, IngressDeployment, Meta, RolloutStatus,
 };
-use haproxy_fleet::fleet::build::{ANNOTATION_DRAINED, ANNOTATION_TEMPLATE, ANNOTATION_TURN, Fleet, Observed, build};
+use haproxy_fleet::fleet::build::{ANNOTATION_DRAINED, ANNOTATION_TEMPLATE, Fleet, Observed, build};
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
