@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod build;
 pub mod controller;
+pub mod release;
 mod replicas;
 pub mod rollout;
 
