@@ -9,6 +9,7 @@ mod attach;
 mod drain;
 mod drift;
 mod execute;
+mod health;
 pub mod last_good;
 mod pod;
 mod process;
@@ -23,6 +24,7 @@ pub mod supervisor;
 mod tickets;
 
 pub use drain::{Drain, Drained};
+pub use health::Health;
 pub use pod::{Pod, files as pod_files};
 pub use status::{Refusal, ReloadRecord, Status};
 

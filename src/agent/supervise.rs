@@ -7,7 +7,7 @@ use super::last_good::Directory;
 use super::process::{Event, Haproxy};
 use super::runtime::{Command, Master, Session, names};
 use super::status::Status;
-use super::{Control, Inbox, Settings, StartError, pod, process, reaper};
+use super::{Control, Inbox, Settings, StartError, health, pod, process, reaper};
 use crate::haproxy::bundle::Bundle;
 use crate::haproxy::plan::Process;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Child;
 use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// A worker has this long to load its configuration.
@@ -174,6 +175,9 @@ impl Applier {
     /// The loop. Ends when told to, or when nobody holds a handle any more.
     pub(super) async fn run(mut self, mut control: mpsc::Receiver<Control>) {
         let reaper = tokio::spawn(reaper::run(self.shared.clone(), self.reap.clone(), self.master.clone(), self.status.clone()));
+        // it ends with this
+        let mut watching = JoinSet::new();
+        watching.spawn(health::run(self.shared.clone(), self.master.clone(), self.status.clone()));
         let inbox = self.inbox.clone();
         let mut drift = tokio::time::interval_at(Instant::now() + self.settings.drift_interval, self.settings.drift_interval);
         drift.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

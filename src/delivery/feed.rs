@@ -4,7 +4,7 @@
 //! there to the present: the changes since if the log still has them, else everything. So an agent that is slow gets
 //! one step over all that it missed.
 
-use crate::agent::{Refusal, ReloadRecord};
+use crate::agent::{Health, Refusal, ReloadRecord};
 use crate::haproxy::bundle::{Bundle, Change, Digest, Resource, ResourceKey};
 use crate::model::FleetId;
 use std::collections::{BTreeMap, VecDeque};
@@ -79,6 +79,14 @@ pub struct AgentState {
     pub restarts: u64,
     /// How often in a row it was started in vain.
     pub failed_starts: u64,
+    /// Whether a reload that was released is due or under way.
+    pub reload_pending: bool,
+    /// The first generation that something of `held` came with; 0 if nothing is, or nobody says.
+    pub held_from: u64,
+    /// Workers of before a reload that still serve somebody.
+    pub old_workers: u32,
+    /// How it fares, while that is watched.
+    pub health: Option<Health>,
 }
 
 /// What agents said last, by fleet and pod. Only those that are connected.

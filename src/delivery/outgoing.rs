@@ -3,7 +3,7 @@
 
 use super::proto::{self, from_agent};
 use super::wire;
-use crate::agent::{ReloadRecord, Status};
+use crate::agent::{Health, ReloadRecord, Status};
 use futures::{Stream, stream};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -86,7 +86,16 @@ fn report(status: &Status, known: u64) -> proto::Report {
         drift_repairs: status.drift_repairs,
         restarts: status.restarts,
         failed_starts: status.failed_starts,
+        reload_pending: status.reload_pending,
+        held_from: status.held_from,
+        old_workers: count(status.old_workers),
+        health: status.health.map(health),
     }
+}
+
+fn health(health: Health) -> proto::Health {
+    let Health { number, requests, failed, queued, down, reloads } = health;
+    proto::Health { number, requests, failed, queued, down, reloads }
 }
 
 fn count(number: usize) -> u32 {

@@ -94,11 +94,15 @@ fn from_agent() -> Vec<(&'static str, FromAgent)> {
         restarts: 6,
         refused_count: 7,
         failed_starts: 8,
+        ..proto::Report::default()
     };
+    let health = proto::Health { number: 1, requests: 2, failed: 3, queued: 4, down: 5, reloads: 6 };
+    let spreading = proto::Report { reload_pending: true, held_from: 9, old_workers: 2, health: Some(health), ..proto::Report::default() };
     [
         ("agent-hello", from_agent::Kind::Hello(hello)),
         ("agent-hello-serves", from_agent::Kind::Hello(serving)),
         ("agent-report", from_agent::Kind::Report(report)),
+        ("agent-report-spreading", from_agent::Kind::Report(spreading)),
         ("agent-resync", from_agent::Kind::Resync(proto::Resync {})),
     ]
     .map(|(name, kind)| (name, FromAgent { kind: Some(kind) }))
