@@ -31,6 +31,7 @@ pub struct Refusal {
 
 /// The state of one HAProxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // each is a fact of its own
 pub struct Status {
     /// Whether it serves a configuration (and not the bootstrap).
     pub ready: bool,

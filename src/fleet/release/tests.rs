@@ -235,7 +235,8 @@ impl Model {
         }
         for pod in &observed.pods {
             // whoever is connected and serves has confirmed and was watched
-            let is_open = pod.progress == Let && pod.serves || pod.progress == Changed && at(self.now) - pod.since < rules().observation;
+            let is_open = pod.progress == Let && pod.serves
+                || pod.progress == Changed && at(self.now).saturating_sub(pod.since) < rules().observation;
             assert!(!is_open, "{} is not through and {release:?} follow", pod.name);
         }
         for name in release {
