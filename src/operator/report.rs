@@ -222,6 +222,8 @@ impl<'r> Reading<'r> {
             selector: &selector_text(&fleet.name),
             haproxy_version: self.haproxy_version.as_deref(),
             revision: revision.as_deref(),
+            known_as: self.view.and_then(|view| view.known_as),
+            last_kept: self.view.map_or(0, |view| view.last_kept),
             findings,
         };
         status(&observed, &self.says, now.wall)
