@@ -388,6 +388,8 @@ impl Applier {
             status.held = self.held.len();
             status.zone.clone_from(&self.zone);
             status.keeps_zone = self.keeps_zone.len();
+            status.held_from = self.held.iter().filter_map(|key| self.since.get(key)).min().copied().unwrap_or(0);
+            status.reload_pending = self.reload_due.is_some() || self.meanwhile.is_some();
             status.master_pid = self.haproxy.id();
             status.worker_pid = self.haproxy.is_up().then_some(self.worker);
             status.refused = refused;

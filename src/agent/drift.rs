@@ -49,6 +49,7 @@ impl Applier {
 
     async fn compare(&mut self) -> io::Result<usize> {
         let processes = self.master.processes().await?;
+        self.count_old(processes.old.len());
         let mut drifted = 0;
         // after a failed reload HAProxy lists the worker that serves among the old ones
         if let Some(worker) = processes.worker.filter(|worker| *worker != self.worker) {

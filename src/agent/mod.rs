@@ -11,6 +11,7 @@ mod drain;
 mod drained;
 mod drift;
 mod execute;
+mod health;
 pub mod last_good;
 pub mod linger;
 mod pod;
@@ -28,6 +29,7 @@ mod tickets;
 mod zone;
 
 pub use drain::{Drain, Drained};
+pub use health::Health;
 pub use pod::{Pod, files as pod_files};
 pub use status::{Refusal, ReloadRecord, Status};
 pub use tally::Ending;

@@ -312,6 +312,7 @@ impl Applier {
     /// but their maps are not.
     pub(crate) async fn relay(&mut self, old: &[u32]) {
         self.relayed.retain(|pid| old.contains(pid));
+        self.count_old(old.len());
         let started = Instant::now();
         let mut failed = false;
         for pid in old {
@@ -329,6 +330,11 @@ impl Applier {
         }
         // nothing else is applied meanwhile: workers that hang must not take more than a tenth of the time
         self.relay_due = failed.then(|| Instant::now() + RELAY_AGAIN + started.elapsed() * 9);
+    }
+
+    /// Says how many workers of before a reload there are.
+    pub(crate) fn count_old(&self, workers: usize) {
+        self.status.send_if_modified(|status| std::mem::replace(&mut status.old_workers, workers) != workers);
     }
 
     /// Tries again with old workers that were too busy: until they end or take it.

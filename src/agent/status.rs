@@ -1,5 +1,6 @@
 //! What the agent says about itself.
 
+use super::health::Health;
 use crate::haproxy::bundle::{Digest, Name, ResourceKey};
 use crate::haproxy::version::{Capabilities, Version};
 use crate::report::ObjectRef;
@@ -30,6 +31,7 @@ pub struct Refusal {
 
 /// The state of one HAProxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // each is a fact of its own
 pub struct Status {
     /// Whether it serves a configuration (and not the bootstrap).
     pub ready: bool,
@@ -45,6 +47,10 @@ pub struct Status {
     pub waiting: usize,
     /// How many of them ask for a reload that is not allowed yet.
     pub held: usize,
+    /// The first generation that one of those came with; 0 if there is none, or it came without a number.
+    pub held_from: u64,
+    /// Whether a reload that is allowed is due or under way.
+    pub reload_pending: bool,
     /// Whether it serves what it was started with, and nothing was delivered yet.
     pub last_good: bool,
     /// Whether a delivered digest did not fit: everything has to be delivered again.
@@ -55,6 +61,10 @@ pub struct Status {
     pub worker_pid: Option<u32>,
     /// Reloads since the start of the agent.
     pub reload_count: u64,
+    /// Workers of before a reload that were still there when they were looked for last.
+    pub old_workers: usize,
+    /// How it fares, while a reload is waited for and for a while after one.
+    pub health: Option<Health>,
     /// The last 50 of them.
     pub reloads: VecDeque<ReloadRecord>,
     /// Commands sent since the start of the agent.
@@ -87,11 +97,15 @@ impl Status {
             digest: Digest::default(),
             waiting: 0,
             held: 0,
+            held_from: 0,
+            reload_pending: false,
             last_good: false,
             out_of_sync: false,
             master_pid: None,
             worker_pid: None,
             reload_count: 0,
+            old_workers: 0,
+            health: None,
             reloads: VecDeque::new(),
             runtime_commands: 0,
             drift_repairs: 0,

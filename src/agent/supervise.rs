@@ -7,7 +7,7 @@ use super::last_good::Directory;
 use super::process::{Event, Haproxy};
 use super::runtime::{Command, Master, Session, names};
 use super::status::Status;
-use super::{Control, Inbox, Settings, StartError, census, drained, pod, process, reaper, stop};
+use super::{Control, Inbox, Settings, StartError, census, drained, health, pod, process, reaper, stop};
 use crate::haproxy::bundle::Bundle;
 use crate::haproxy::maps;
 use crate::haproxy::plan::Process;
@@ -177,7 +177,7 @@ async fn until(due: Option<Instant>) {
 }
 
 /// What runs beside the loop, until this is dropped.
-struct Beside([JoinHandle<()>; 2]);
+struct Beside([JoinHandle<()>; 3]);
 
 impl Drop for Beside {
     fn drop(&mut self) {
@@ -191,6 +191,7 @@ impl Applier {
         let beside = Beside([
             tokio::spawn(reaper::run(self.shared.clone(), self.reap.clone(), self.master.clone(), self.status.clone())),
             tokio::spawn(census::run(self.master.clone(), self.status.clone())),
+            tokio::spawn(health::run(self.shared.clone(), self.master.clone(), self.status.clone())),
         ]);
         let inbox = self.inbox.clone();
         let mut drift = tokio::time::interval_at(Instant::now() + self.settings.drift_interval, self.settings.drift_interval);

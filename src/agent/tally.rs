@@ -82,6 +82,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    #[allow(clippy::type_complexity)] // looks: whether asked, and connections as they are shown
     fn looked(looks: &[(bool, &[(u32, u64, u64)])]) -> Tally {
         let mut tally = Tally::default();
         for (stopping, workers) in looks {

@@ -5,7 +5,7 @@
 //! one step over all that it missed.
 
 use super::ended::{DrainResult, Endings};
-use crate::agent::{Ending, Refusal, ReloadRecord};
+use crate::agent::{Ending, Health, Refusal, ReloadRecord};
 use crate::haproxy::bundle::{Bundle, Change, Digest, Name, Resource, ResourceKey};
 use crate::model::FleetId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -51,6 +51,7 @@ pub struct AgentReport {
 
 /// The state of one HAProxy, as its agent said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // each is a fact of its own
 pub struct AgentState {
     /// The generation that was applied last, 0 if that came without a number.
     pub generation: u64,
@@ -84,6 +85,14 @@ pub struct AgentState {
     pub connections: u64,
     /// Whether the pod is drained by hand.
     pub drained: bool,
+    /// Whether a reload that was released is due or under way.
+    pub reload_pending: bool,
+    /// The first generation that something of `held` came with; 0 if nothing is, or nobody says.
+    pub held_from: u64,
+    /// Workers of before a reload that still serve somebody.
+    pub old_workers: u32,
+    /// How it fares, while that is watched.
+    pub health: Option<Health>,
 }
 
 /// What agents said last, by fleet and pod. Only those that are connected.

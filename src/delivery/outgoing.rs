@@ -3,7 +3,7 @@
 
 use super::proto::{self, from_agent};
 use super::wire;
-use crate::agent::{Ending, ReloadRecord, Status};
+use crate::agent::{Ending, Health, ReloadRecord, Status};
 use futures::{Stream, stream};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -104,7 +104,16 @@ fn report(status: &Status, known: u64) -> proto::Report {
         failed_starts: status.failed_starts,
         connections: status.connections,
         drained: status.drained,
+        reload_pending: status.reload_pending,
+        held_from: status.held_from,
+        old_workers: count(status.old_workers),
+        health: status.health.map(health),
     }
+}
+
+fn health(health: Health) -> proto::Health {
+    let Health { number, requests, failed, queued, down, reloads } = health;
+    proto::Health { number, requests, failed, queued, down, reloads }
 }
 
 fn count(number: usize) -> u32 {

@@ -6,7 +6,7 @@ use super::proto::delivery_server::{self, DeliveryServer};
 use super::proto::{self, from_agent, from_operator};
 use super::wire::{self, Malformed};
 use crate::agent::runtime::random;
-use crate::agent::{Ending, Refusal, ReloadRecord};
+use crate::agent::{Ending, Health, Refusal, ReloadRecord};
 use crate::haproxy::bundle::{Digest, Name};
 use crate::report::object_number;
 use prost::Message;
@@ -443,6 +443,11 @@ pub(super) fn parts(delivery: Delivery) -> impl Iterator<Item = proto::Bundle> +
     })
 }
 
+fn health(health: proto::Health) -> Health {
+    let proto::Health { number, requests, failed, queued, down, reloads } = health;
+    Health { number, requests, failed, queued, down, reloads }
+}
+
 fn decode_report(report: proto::Report) -> Result<AgentState, Malformed> {
     let reload = |reload: proto::Reload| ReloadRecord { generation: reload.generation, reason: reload.reason };
     let refusal = |refusal: proto::Refusal| {
@@ -470,6 +475,10 @@ fn decode_report(report: proto::Report) -> Result<AgentState, Malformed> {
         failed_starts: report.failed_starts,
         connections: report.connections,
         drained: report.drained,
+        reload_pending: report.reload_pending,
+        held_from: report.held_from,
+        old_workers: report.old_workers,
+        health: report.health.map(health),
     })
 }
 

@@ -4,6 +4,7 @@ pub mod apply;
 pub mod build;
 pub mod controller;
 pub mod plan;
+pub mod release;
 mod replicas;
 pub mod rollout;
 

@@ -43,6 +43,17 @@ pub enum ResourceKey {
     File(Name),
 }
 
+impl ResourceKey {
+    /// Whether it is one of those that make a revision: sections, backends, routing maps.
+    pub fn is_of_revision(&self) -> bool {
+        match self {
+            Self::Section(_) | Self::Backend(_) => true,
+            Self::MapEntries { map, .. } => !map.starts_with("maps/values"),
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for ResourceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -302,13 +313,9 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether it is one of those that people see and can go back to: sections, backends, routing maps.
+    /// Whether it is one of those that people see and can go back to.
     pub fn is_revision(&self) -> bool {
-        match &self.key {
-            ResourceKey::Section(_) | ResourceKey::Backend(_) => true,
-            ResourceKey::MapEntries { map, .. } => !map.starts_with("maps/values"),
-            _ => false,
-        }
+        self.key.is_of_revision()
     }
 }
 

@@ -134,7 +134,7 @@ fn is_skeleton(key: &ResourceKey) -> bool {
 }
 
 /// The keys under which the section of a shape may stand.
-fn shape_sections(shape: &str) -> [ResourceKey; 2] {
+pub fn shape_sections(shape: &str) -> [ResourceKey; 2] {
     [format!("30-{shape}"), format!("30-shape-{shape}")].map(|name| ResourceKey::Section(name.into()))
 }
 
@@ -641,7 +641,7 @@ fn same_service(a: &str, b: &str) -> bool {
 }
 
 /// What the names of all backends of its service and port begin with.
-fn service_of(name: &str) -> Option<&str> {
+pub fn service_of(name: &str) -> Option<&str> {
     // NAMESPACE_SERVICE_PORT_…, and no part holds an underscore
     let (end, _) = name.match_indices('_').nth(2).filter(|_| !name.starts_with('_'))?;
     Some(&name[..=end])
@@ -649,7 +649,7 @@ fn service_of(name: &str) -> Option<&str> {
 
 /// The servers of the backend `backend` if it had the endpoints of `next`: those that it has stay what they are,
 /// the others get its keywords.
-fn in_place_of(backend: &str, old: &[Server], next: &[Server]) -> Vec<Server> {
+pub fn in_place_of(backend: &str, old: &[Server], next: &[Server]) -> Vec<Server> {
     let mut servers: Vec<Server> = Vec::with_capacity(next.len());
     let mut ids: BTreeSet<u32> = old.iter().map(|server| server.id).collect();
     for server in next {

@@ -74,8 +74,10 @@ fn observe_agents(translated: &Translated, agents: &Agents, now: Instant, metric
     metrics.lag_generations.clear();
     metrics.lag.clear();
     metrics.connections.clear();
+    metrics.old_workers.clear();
     let mut lags: BTreeMap<&FleetId, Vec<Lag>> = translated.fleets.keys().map(|fleet| (fleet, Vec::new())).collect();
     let mut connections: BTreeMap<&FleetId, u64> = BTreeMap::new();
+    let mut old_workers: BTreeMap<&FleetId, u32> = BTreeMap::new();
     for ((fleet, _), report) in agents.iter() {
         // agents of what is no fleet (any more) are nobody's
         let (Some(view), Some(lags)) = (translated.fleets.get(fleet), lags.get_mut(fleet)) else { continue };
@@ -83,6 +85,8 @@ fn observe_agents(translated: &Translated, agents: &Agents, now: Instant, metric
         lags.push(view.history.lag(confirmed, now));
         let open = connections.entry(fleet).or_default();
         *open = open.saturating_add(report.state.as_ref().map_or(0, |state| state.connections));
+        let most = old_workers.entry(fleet).or_default();
+        *most = report.state.as_ref().map_or(0, |state| state.old_workers).max(*most);
     }
     for (fleet, lags) in lags {
         let labels = FleetLabels { namespace: fleet.namespace.to_string(), fleet: fleet.name.to_string() };
@@ -90,6 +94,7 @@ fn observe_agents(translated: &Translated, agents: &Agents, now: Instant, metric
         metrics.connections.get_or_create(&labels).set(i64::try_from(open).unwrap_or(i64::MAX));
         let behind = lags.iter().filter(|lag| lag.generations > 0).count();
         metrics.agents.get_or_create(&labels).set(number(lags.len()));
+        metrics.old_workers.get_or_create(&labels).set(i64::from(old_workers.get(fleet).copied().unwrap_or(0)));
         metrics.agents_behind.get_or_create(&labels).set(number(behind));
         let generations = lags.iter().map(|lag| lag.generations).max().unwrap_or(0);
         metrics.lag_generations.get_or_create(&labels).set(number(generations));
@@ -126,7 +131,12 @@ mod tests {
             connected_since: SystemTime::UNIX_EPOCH,
             agent_version: String::new(),
             haproxy_version: String::new(),
-            state: digest.map(|digest| AgentState { digest: Digest(digest), connections: 20, ..AgentState::default() }),
+            state: digest.map(|digest| AgentState {
+                digest: Digest(digest),
+                connections: 20,
+                old_workers: u32::from(digest == 1) * 2,
+                ..AgentState::default()
+            }),
         })
     }
 
@@ -144,11 +154,9 @@ mod tests {
             class: "edge".into(),
             generation: 3,
             digest: Digest(3),
-            revision: Digest::default(),
-            bytes: 0,
             since: start,
             history: Arc::new(history),
-            findings: Arc::default(),
+            ..FleetView::new()
         };
         let fleets = BTreeMap::from([(fleet("edge"), view(history)), (fleet("idle"), view(History::default()))]);
         let translated = Translated { whole: true, fleets, ..Translated::default() };
@@ -166,6 +174,7 @@ mod tests {
         for line in [
             r#"haproxy_fleet_agents{namespace="infra",fleet="edge"} 3"#,
             r#"haproxy_fleet_agents_behind{namespace="infra",fleet="edge"} 2"#,
+            r#"haproxy_fleet_old_workers{namespace="infra",fleet="edge"} 2"#,
             r#"haproxy_fleet_lag_generations{namespace="infra",fleet="edge"} 2"#,
             r#"haproxy_fleet_lag_seconds{namespace="infra",fleet="edge"} 7.0"#,
             r#"haproxy_fleet_connections{namespace="infra",fleet="edge"} 60"#,

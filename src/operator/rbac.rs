@@ -71,6 +71,7 @@ pub const GRANTS: &[Grant] = &[
     grant(Role::Fleets, "apps", &["deployments"], KEEP, "the pods of a fleet"),
     grant(Role::Fleets, "", &["services"], KEEP, "what they are reached by"),
     grant(Role::Fleets, "", &["configmaps", "serviceaccounts", "secrets"], OWN, "what they need; it goes with the fleet that owns it"),
+    grant(Role::Fleets, "", &["secrets"], &["delete"], "revisions beyond the last ones that are kept"),
     grant(Role::Fleets, "", &["pods"], READ, "who is an agent, and what serves"),
     grant(Role::Fleets, "", &["pods"], &["patch"], "which pods go first when there are to be fewer"),
     grant(Role::Fleets, "policy", &["poddisruptionbudgets"], KEEP, "how many pods may be taken at a time"),

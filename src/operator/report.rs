@@ -232,6 +232,8 @@ impl<'r> Reading<'r> {
             haproxy_version: self.haproxy_version.as_deref(),
             revision: revision.as_deref(),
             rollout: state.rollout.as_ref(),
+            known_as: self.view.and_then(|view| view.known_as),
+            last_kept: self.view.map_or(0, |view| view.last_kept),
             findings,
         };
         status(&observed, &self.says, now.wall)

@@ -7,6 +7,7 @@ use super::leading;
 use super::lease::{self, Claim, Driver, Timing};
 use super::metrics::Published;
 use super::report::{self, Sources};
+use super::revisions;
 use super::settings::{LEASE, Settings};
 use super::stage::{Input, Stage, Translated};
 use super::writes::CountWrites;
@@ -124,7 +125,9 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
     let election_task = tokio::spawn(driver.run(of_election, async move { _ = leaving.wait_for(|left| *left).await }));
 
     let ingresses = Arc::new(Mutex::new(Ingresses::default()));
-    let stage = Stage::new(Pipeline::new(options()), feeds.clone(), ingresses.clone(), metrics.clone(), operator_metrics.clone());
+    let (states, observed) = watch::channel(Arc::new(States::new()));
+    let pipeline = Pipeline::new(options());
+    let stage = Stage::new(pipeline, feeds.clone(), observed.clone(), ingresses.clone(), metrics.clone(), operator_metrics.clone());
     let translated = stage.translated();
     let (inputs, received) = mpsc::channel(QUEUE);
     parts.run("translation", stage.run(received));
@@ -141,7 +144,14 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
         claim: election.claim(),
     };
     parts.run("watching", pass_on(cluster, inputs.clone()));
-    parts.run("numbering", leading::follow(election.clone(), inputs, translated.clone()));
+    parts.run("numbering", leading::follow(election.clone(), inputs.clone(), translated.clone()));
+    let claim = election.claim();
+    let of_revisions = revisions::Sources {
+        translated: translated.clone(),
+        states: observed.clone(),
+        leads: Box::new(move || claim.borrow().term(Instant::now()).is_some()),
+    };
+    parts.run("keeping revisions", revisions::keep(client.clone(), of_revisions, inputs));
 
     let (trust, trusted) = watch::channel(None::<Trust>);
     parts.run("the operator's authority", authority::keep(client.clone(), settings.namespace.clone(), settings.server_names(), trust));
@@ -150,7 +160,6 @@ pub async fn run(settings: Settings, log_level: LogLevel, stop: impl Future<Outp
 
     let maker = Arc::new(Maker::new(settings.clone(), client.clone(), trusted.clone(), translated.clone(), feeds.clone()));
     let withdrawn = Arc::new(Withdrawn(ingresses.clone()));
-    let (states, observed) = watch::channel(Arc::new(States::new()));
     maker.watch(observed.clone());
     let keeping = KeepFleets { client: client.clone(), settings: settings.clone(), maker, withdrawn, states };
     parts.run("keeping fleets", while_leading(election.claim(), move || keeping.clone().keep()));

@@ -1,14 +1,19 @@
 //! The stage between watches and delivery: the world goes in, what every fleet is to serve comes out.
 //!
 //! Every replica runs it, so that a standby has everything when it is needed. The one that leads numbers what it
-//! publishes and lets pods reload for it.
+//! publishes, and lets pods reload for it one after the other.
 
 use super::history::History;
 use super::numbers::Numbers;
 use super::places;
+use super::pods::place;
+use super::serving::{Kept, News, Record, Revisions, Serving, Timing};
+use crate::api::IngressDeployment;
 use crate::api::backend::BackendUse;
-use crate::delivery::feed::{Authority, Feeds, Published};
-use crate::haproxy::bundle::{Change, Digest};
+use crate::delivery::feed::{Agents, Authority, Feeds, Published};
+use crate::fleet::controller::States;
+use crate::haproxy::bundle::{Bundle, Change, Digest};
+use crate::haproxy::version::{Capabilities, FLOOR, Version};
 use crate::ingest::cluster::{Batch, SeenBackend};
 use crate::model::FleetId;
 use crate::pipeline::{FleetChange, Pipeline, Step};
@@ -16,6 +21,7 @@ use crate::report::{Diagnostic, Kind, ObjectRef};
 use crate::status::backend::NAMED_USES;
 use crate::status::ingress::{Ingresses, Point};
 use crate::telemetry::{Metrics, OperatorMetrics, StepLabels};
+use crate::world::Object;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +31,11 @@ use tokio::time::Instant;
 
 /// Findings are gathered at most that often: they are many, and nobody needs them at once.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
+/// What agents say is looked at this long after it is said, and this often in any case.
+const LOOK: Duration = Duration::from_millis(50);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Says which revision a fleet is to go back to.
+const ROLLBACK: &str = "haproxy-fleet.dev/rollback";
 
 /// What the stage is told.
 #[derive(Debug)]
@@ -35,6 +46,10 @@ pub(super) enum Input {
     Authority(Authority),
     /// These numbers may be used.
     Numbers(RangeInclusive<u64>),
+    /// These revisions of a fleet can be gone back to; and why the present one cannot, if that is so.
+    Revisions(FleetId, Revisions, Option<Box<Diagnostic>>),
+    /// The revision that a fleet is to go back to, as it was asked for; or why it cannot be had.
+    Record(FleetId, Arc<str>, Result<Box<Record>, Box<Diagnostic>>),
 }
 
 /// What a fleet is to serve.
@@ -55,6 +70,12 @@ pub(super) struct FleetView {
     pub(super) history: Arc<History>,
     /// Its findings, in order: a fleet tells those of nobody else.
     pub(super) findings: Arc<Vec<Diagnostic>>,
+    /// The last revision that can be gone back to; 0 if there is none.
+    pub(super) last_kept: u64,
+    /// The number of what it serves, if that has one already.
+    pub(super) known_as: Option<u64>,
+    /// What is to be kept of the present revision, now that all pods have it.
+    pub(super) keep: Option<Kept>,
 }
 
 /// A `Backend` of ours.
@@ -80,12 +101,17 @@ pub(super) struct Translated {
     pub(super) backends: Arc<BTreeMap<ObjectRef, BackendView>>,
     /// More numbers are needed.
     pub(super) numbers_low: bool,
+    /// Revisions that fleets are to go back to and that are not there yet.
+    pub(super) rollbacks: BTreeMap<FleetId, Arc<str>>,
 }
 
 /// The stage.
 pub(super) struct Stage {
     pipeline: Pipeline,
     feeds: Feeds,
+    serving: Serving,
+    states: watch::Receiver<Arc<States>>,
+    started: Instant,
     ingresses: Arc<Mutex<Ingresses>>,
     metrics: Arc<Metrics>,
     times: OperatorMetrics,
@@ -96,21 +122,27 @@ pub(super) struct Stage {
     backends: BTreeMap<ObjectRef, SeenBackend>,
     /// Whether that, or who uses them, may have changed since it was gathered.
     backends_moved: bool,
+    findings_due: Option<Instant>,
     translated: watch::Sender<Arc<Translated>>,
     state: Translated,
 }
 
 impl Stage {
+    /// `states` says where pods are.
     pub(super) fn new(
         pipeline: Pipeline,
         feeds: Feeds,
+        states: watch::Receiver<Arc<States>>,
         ingresses: Arc<Mutex<Ingresses>>,
         metrics: Arc<Metrics>,
         times: OperatorMetrics,
     ) -> Self {
         Self {
             pipeline,
+            serving: Serving::new(feeds.clone(), Timing::default()),
             feeds,
+            states,
+            started: Instant::now(),
             ingresses,
             metrics,
             times,
@@ -119,6 +151,7 @@ impl Stage {
             of_reading: Vec::new(),
             backends: BTreeMap::new(),
             backends_moved: false,
+            findings_due: None,
             translated: watch::Sender::default(),
             state: Translated::default(),
         }
@@ -131,31 +164,100 @@ impl Stage {
 
     /// Takes in what it is told until nobody is left to tell it anything.
     pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
-        let mut findings_due: Option<Instant> = None;
+        let mut agents = self.feeds.agents();
+        let mut look_due = Instant::now() + LOOK_AGAIN;
         loop {
-            let due = findings_due;
-            let input = tokio::select! {
-                input = inputs.recv() => input,
-                () = async { tokio::time::sleep_until(due.unwrap_or_else(Instant::now)).await }, if due.is_some() => {
-                    findings_due = None;
-                    self.gather_findings();
+            let findings_due = self.findings_due;
+            tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(input) => self.hear(input),
+                    None => return,
+                },
+                // it lives as long as the feeds
+                _ = agents.changed() => {
+                    look_due = look_due.min(Instant::now() + LOOK);
                     continue;
                 }
-            };
-            let Some(input) = input else { return };
-            match input {
-                Input::Batch(batch) => {
-                    self.take(batch);
-                    findings_due.get_or_insert(Instant::now() + TELL_INTERVAL);
+                () = tokio::time::sleep_until(look_due) => {
+                    look_due = Instant::now() + LOOK_AGAIN;
+                    let said = agents.borrow_and_update().clone();
+                    if !self.look(&said) {
+                        continue;
+                    }
                 }
-                Input::Authority(authority) => self.obey(authority),
-                Input::Numbers(block) => {
-                    self.numbers.add(block);
-                    self.number_all();
+                () = async { tokio::time::sleep_until(findings_due.unwrap_or_else(Instant::now)).await }, if findings_due.is_some() => {
+                    self.findings_due = None;
+                    self.gather_findings();
+                    continue;
                 }
             }
             self.tell();
         }
+    }
+
+    fn hear(&mut self, input: Input) {
+        match input {
+            Input::Batch(batch) => {
+                self.take(batch);
+                self.have_findings();
+            }
+            Input::Authority(authority) => self.obey(authority),
+            Input::Numbers(block) => {
+                self.numbers.add(block);
+                self.number_all();
+            }
+            Input::Revisions(fleet, revisions, unkept) => {
+                self.serving.set_revisions(&fleet, revisions, unkept.map(|why| *why));
+                self.have_findings();
+                self.note_revisions(&fleet);
+            }
+            Input::Record(fleet, wanted, record) => self.go_back(&fleet, &wanted, record),
+        }
+    }
+
+    fn have_findings(&mut self) {
+        self.findings_due.get_or_insert(Instant::now() + TELL_INTERVAL);
+    }
+
+    /// Lets pods reload, and follows what became of those that did; whether there is something to tell.
+    fn look(&mut self, agents: &Agents) -> bool {
+        let states = self.states.borrow().clone();
+        let pipeline = &self.pipeline;
+        let places = |fleet: &FleetId, pod: &str| place(&states, fleet, pod);
+        let news = self.serving.look(self.started.elapsed(), agents, &places, &|fleet| pipeline.bundle(fleet));
+        let mut is_news = !news.is_empty();
+        for news in news {
+            self.have_findings();
+            if let News::Serves(fleet, changes) = news {
+                self.serve(&fleet, &changes);
+            }
+        }
+        for (fleet, view) in &mut self.state.fleets {
+            // what is settled is not put together again
+            if view.keep.as_ref().is_some_and(|keep| keep.digest == view.revision) {
+                continue;
+            }
+            view.keep = self.pipeline.bundle(fleet).and_then(|present| self.serving.to_keep(fleet, present));
+            is_news |= view.keep.is_some();
+        }
+        is_news
+    }
+
+    /// Goes back to a revision, or says why not.
+    fn go_back(&mut self, fleet: &FleetId, wanted: &str, record: Result<Box<Record>, Box<Diagnostic>>) {
+        let Some(present) = self.pipeline.bundle(fleet) else { return };
+        let changes = match record {
+            Ok(record) => self.serving.go_back(fleet, wanted, *record, present),
+            Err(why) => {
+                self.serving.refuse(fleet, wanted, *why);
+                // if it was withheld so far
+                Some(Vec::new()).filter(|_| !self.state.fleets.contains_key(fleet))
+            }
+        };
+        if let Some(changes) = changes {
+            self.serve(fleet, &changes);
+        }
+        self.have_findings();
     }
 
     fn take(&mut self, batch: Batch) {
@@ -176,6 +278,12 @@ impl Stage {
             || delta.removed.iter().any(|object| has_uses(&object.kind));
         self.hear_backends(backends);
         let moved = places::moved(&delta);
+        let asked = self.hear_of_fleets(&delta.set);
+        let touched: BTreeSet<ObjectRef> = if self.serving.has_quarantines() {
+            delta.set.iter().map(Object::reference).chain(delta.removed.iter().cloned()).collect()
+        } else {
+            BTreeSet::new()
+        };
         let mut steps = Steps { last: Instant::now(), translate: Duration::ZERO, render: Duration::ZERO };
         let updates = self.pipeline.apply_observed(delta.set, &delta.removed, &mut |step| steps.ended(step));
         self.took("translate", steps.translate);
@@ -187,11 +295,17 @@ impl Stage {
                 FleetChange::Bundle(changes) => self.publish(&update.fleet, &changes),
                 FleetChange::Removed => {
                     self.state.fleets.remove(&update.fleet);
+                    self.serving.remove(&update.fleet);
                     self.feeds.remove(&update.fleet);
                 }
             }
         }
         self.place(&moved);
+        for gone in delta.removed.iter().filter(|object| object.kind == Kind::IngressDeployment) {
+            self.serving.remove(&FleetId { namespace: gone.namespace.clone(), name: gone.name.clone() });
+        }
+        self.ask_for_revisions(asked);
+        self.try_again(&touched);
         self.took("publish", published.elapsed());
         self.follow_ingresses(&delta.removed, addresses, fleets_moved);
         self.metrics.pipeline.observe(began.elapsed().as_secs_f64());
@@ -208,20 +322,69 @@ impl Stage {
         self.times.steps.get_or_create(&StepLabels { step }).observe(time.as_secs_f64());
     }
 
+    /// Takes in what fleets are, and returns which revisions they are asked to go back to.
+    fn hear_of_fleets(&mut self, objects: &[Object]) -> Vec<(FleetId, Option<Arc<str>>)> {
+        let mut asked = Vec::new();
+        for object in objects {
+            let Object::IngressDeployment(deployment) = object else { continue };
+            let wanted = hear_of_fleet(&mut self.serving, deployment);
+            asked.push((crate::pipeline::fleet_id(deployment), wanted));
+        }
+        asked
+    }
+
+    /// Ends what is not asked for any more, now that the present is known.
+    fn ask_for_revisions(&mut self, asked: Vec<(FleetId, Option<Arc<str>>)>) {
+        for (fleet, _) in asked.into_iter().filter(|(_, wanted)| wanted.is_none()) {
+            let changes = self.serving.want(&fleet, None, self.pipeline.bundle(&fleet));
+            let was_withheld = self.pipeline.bundle(&fleet).is_some() && !self.state.fleets.contains_key(&fleet);
+            if let Some(changes) = changes.or(was_withheld.then(Vec::new)) {
+                self.serve(&fleet, &changes);
+            }
+        }
+    }
+
+    /// Tries again what is in quarantine and comes from these objects, or is something else by now.
+    fn try_again(&mut self, touched: &BTreeSet<ObjectRef>) {
+        if !self.serving.has_quarantines() {
+            return;
+        }
+        let fleets: Vec<FleetId> = self.state.fleets.keys().cloned().collect();
+        for fleet in fleets {
+            let Some(present) = self.pipeline.bundle(&fleet) else { continue };
+            if let Some(changes) = self.serving.touched(&fleet, &|object| touched.contains(object), present) {
+                self.serve(&fleet, &changes);
+            }
+        }
+    }
+
+    /// Publishes what follows from `changes` of what is asked for.
     fn publish(&mut self, fleet: &FleetId, changes: &[Change]) {
-        let Some(bundle) = self.pipeline.bundle(fleet) else { return };
+        let Some(present) = self.pipeline.bundle(fleet) else { return };
+        if let Some(deployment) = self.pipeline.deployment(fleet).filter(|_| !self.state.fleets.contains_key(fleet)) {
+            // it may have waited long for its class
+            hear_of_fleet(&mut self.serving, deployment);
+        }
+        if let Some(changes) = self.serving.follow(fleet, changes, present) {
+            self.serve(fleet, &changes);
+        }
+    }
+
+    /// Publishes what is served, which `changes` lead to.
+    fn serve(&mut self, fleet: &FleetId, changes: &[Change]) {
+        let Some(present) = self.pipeline.bundle(fleet) else { return };
+        let bundle = self.serving.bundle(fleet, present);
         let before = self.state.fleets.get(fleet);
-        let class = self.pipeline.deployment(fleet).map(|deployment| deployment.spec.ingress_class_name.as_str().into());
-        let mut view = FleetView {
-            class: class.unwrap_or_default(),
-            generation: before.map_or(0, |view| view.generation),
-            digest: bundle.digest(),
-            revision: before.map_or(Digest::default(), |view| view.revision),
-            bytes: before.map_or(0, |view| view.bytes),
-            since: before.map_or_else(Instant::now, |view| view.since),
-            history: before.map(|view| view.history.clone()).unwrap_or_default(),
-            findings: before.map(|view| view.findings.clone()).unwrap_or_default(),
+        let all: Vec<Change>;
+        let changes = if before.is_some() {
+            changes
+        } else {
+            all = Bundle::default().diff(bundle);
+            &all
         };
+        let class = self.pipeline.deployment(fleet).map(|deployment| deployment.spec.ingress_class_name.as_str().into());
+        let mut view =
+            FleetView { class: class.unwrap_or_default(), digest: bundle.digest(), ..before.cloned().unwrap_or_else(FleetView::new) };
         for change in changes {
             view.follow(change);
         }
@@ -230,15 +393,20 @@ impl Stage {
             view.since = Instant::now();
             Arc::make_mut(&mut view.history).push(view.digest, view.since);
             self.feeds.publish(fleet, Published { generation: view.generation, changes, bundle });
-            self.release(fleet, view.generation);
+            self.serving.published(fleet, view.generation, changes, view.digest, view.revision);
         }
         self.state.fleets.insert(fleet.clone(), view);
+        self.note_revisions(fleet);
     }
 
-    /// Lets all pods reload for what has this number.
-    fn release(&self, fleet: &FleetId, generation: u64) {
-        if generation > 0 {
-            self.feeds.release(fleet, generation);
+    /// Says which revisions of a fleet there are.
+    fn note_revisions(&mut self, fleet: &FleetId) {
+        let Some(view) = self.state.fleets.get_mut(fleet) else { return };
+        let last = self.serving.revisions(fleet).and_then(|known| known.last_key_value().map(|(number, digest)| (*number, *digest)));
+        view.last_kept = last.map_or(0, |(number, _)| number);
+        view.known_as = self.serving.pinned(fleet).or(last.filter(|(_, digest)| *digest == view.revision).map(|(number, _)| number));
+        if view.keep.as_ref().is_some_and(|keep| keep.digest != view.revision || view.known_as.is_some()) {
+            view.keep = None;
         }
     }
 
@@ -248,6 +416,7 @@ impl Stage {
         for view in self.state.fleets.values_mut() {
             view.generation = 0;
         }
+        self.serving.lead(authority.leads, self.started.elapsed());
         self.feeds.set_authority(authority);
     }
 
@@ -256,10 +425,12 @@ impl Stage {
         let unnumbered: Vec<FleetId> =
             self.state.fleets.iter().filter(|(_, view)| view.generation == 0).map(|(fleet, _)| fleet.clone()).collect();
         for fleet in unnumbered {
-            let (Some(generation), Some(bundle)) = (self.numbers.take(), self.pipeline.bundle(&fleet)) else { return };
+            let (Some(generation), Some(present)) = (self.numbers.take(), self.pipeline.bundle(&fleet)) else { return };
+            let Some(view) = self.state.fleets.get_mut(&fleet) else { return };
+            let bundle = self.serving.bundle(&fleet, present);
             self.feeds.publish(&fleet, Published { generation, changes: &[], bundle });
-            self.release(&fleet, generation);
-            self.state.fleets.entry(fleet).and_modify(|view| view.generation = generation);
+            view.generation = generation;
+            self.serving.published(&fleet, generation, &[], view.digest, view.revision);
         }
     }
 
@@ -307,19 +478,40 @@ impl Stage {
         self.gather_backends();
         let mut all: Vec<Diagnostic> = self.pipeline.diagnostics().into_iter().cloned().collect();
         all.extend(self.of_reading.iter().cloned());
+        for (fleet, view) in &mut self.state.fleets {
+            let of_serving = self.serving.findings(fleet);
+            all.extend(of_serving.iter().cloned());
+            let mut own: Vec<Diagnostic> = self.pipeline.fleet_diagnostics(fleet).into_iter().cloned().chain(of_serving).collect();
+            own.sort();
+            view.findings = Arc::new(own);
+        }
         all.sort();
         all.dedup();
         self.state.findings = Arc::new(all);
-        for (fleet, view) in &mut self.state.fleets {
-            view.findings = Arc::new(self.pipeline.fleet_diagnostics(fleet).into_iter().cloned().collect());
-        }
         self.tell();
     }
 
     fn tell(&mut self) {
+        self.state.rollbacks = self.serving.rollbacks();
+        // one that has no class has nothing to go back from
+        self.state.rollbacks.retain(|fleet, _| self.pipeline.bundle(fleet).is_some());
         self.state.numbers_low = self.authority.leads && self.numbers.is_low();
         self.translated.send_replace(Arc::new(self.state.clone()));
     }
+}
+
+/// Takes in what a fleet is, and returns which revision it is asked to go back to.
+fn hear_of_fleet(serving: &mut Serving, deployment: &IngressDeployment) -> Option<Arc<str>> {
+    let id = crate::pipeline::fleet_id(deployment);
+    let zones = deployment.spec.zones.iter().map(|zone| zone.name.as_str().into()).collect();
+    let line = deployment.spec.haproxy_version.as_str().parse::<Version>().unwrap_or(FLOOR);
+    serving.know(&id, zones, Capabilities::of(line));
+    let wanted: Option<Arc<str>> = deployment.meta.annotations.get(ROLLBACK).map(|text| text.trim().into());
+    if wanted.is_some() {
+        // nothing is served of a fleet that has yet to find out what
+        serving.want(&id, wanted.clone(), None);
+    }
+    wanted
 }
 
 fn use_of(user: &ObjectRef, overridden: &[&str]) -> BackendUse {
@@ -351,6 +543,23 @@ impl Steps {
 }
 
 impl FleetView {
+    /// Nothing is served yet.
+    pub(super) fn new() -> Self {
+        Self {
+            class: Arc::default(),
+            generation: 0,
+            digest: Digest::default(),
+            revision: Digest::default(),
+            bytes: 0,
+            since: Instant::now(),
+            history: Arc::default(),
+            findings: Arc::default(),
+            last_kept: 0,
+            known_as: None,
+            keep: None,
+        }
+    }
+
     fn follow(&mut self, change: &Change) {
         let is_revision = change.is_revision();
         if let Some(before) = &change.before {

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use super::report::{Sources, tell};
+use super::revisions;
 use super::run::{options, pass_on};
-use super::stage::Stage;
+use super::stage::{Input, Stage};
 use crate::agent::Ending;
-use crate::delivery::{AgentReport, Feeds};
+use crate::delivery::{AgentReport, Authority, Feeds};
 use crate::fleet::apply::FleetKey;
 use crate::fleet::controller::{FleetState, States};
 use crate::ingest::cluster::{self, Cluster};
@@ -38,6 +39,7 @@ struct Rig {
     feeds: Feeds,
     states: watch::Sender<Arc<States>>,
     told: watch::Receiver<Arc<Status>>,
+    inputs: mpsc::Sender<Input>,
     _parts: JoinSet<()>,
 }
 
@@ -85,8 +87,9 @@ impl Rig {
         let mut metrics = Metrics::default();
         let times = OperatorMetrics::register(&mut metrics);
         let (feeds, ingresses) = (Feeds::new(), Arc::new(Mutex::new(Ingresses::default())));
-        let stage = Stage::new(Pipeline::new(options()), feeds.clone(), ingresses.clone(), Arc::new(metrics), times);
         let (states, observed) = watch::channel(Arc::new(States::new()));
+        let stage = Stage::new(Pipeline::new(options()), feeds.clone(), observed.clone(), ingresses.clone(), Arc::new(metrics), times);
+        let of_revisions = revisions::Sources { translated: stage.translated(), states: observed.clone(), leads: Box::new(|| true) };
         let sources = Sources {
             translated: stage.translated(),
             agents: feeds.agents(),
@@ -98,13 +101,65 @@ impl Rig {
         let (inputs, received) = mpsc::channel(4);
         let client = server.client();
         let mut parts = JoinSet::new();
-        parts.spawn(pass_on(Cluster::watch(client.clone(), cluster::Settings::default()), inputs));
+        parts.spawn(pass_on(Cluster::watch(client.clone(), cluster::Settings::default()), inputs.clone()));
+        parts.spawn(revisions::keep(client.clone(), of_revisions, inputs.clone()));
         parts.spawn(stage.run(received));
         let book = ingresses.clone();
         let writer = move || Writer::new(client.clone(), "operator-0".to_owned(), book.clone());
         let (document, told) = watch::channel(Arc::new(Status::default()));
         parts.spawn(tell(sources, writer, ingresses, document));
-        Self { server, feeds, states, told, _parts: parts }
+        Self { server, feeds, states, told, inputs, _parts: parts }
+    }
+
+    /// It leads, and may number what it publishes.
+    async fn lead(&self) {
+        self.inputs.send(Input::Authority(Authority { term: 1, leads: true })).await.unwrap();
+        self.inputs.send(Input::Numbers(1..=1000)).await.unwrap();
+    }
+
+    /// Sees the fleet as the cluster has it, and returns it.
+    fn fleet(&self) -> Value {
+        let fleet = self.server.get(GROUP, "IngressDeployment", "shop", "edge").unwrap();
+        let key = FleetKey { namespace: "shop".to_owned(), name: "edge".to_owned() };
+        let seen = FleetState { generation: 1, fleet: Some(Arc::new(fleet.clone())), ..FleetState::default() };
+        let states = Arc::new(States::from([(key, seen)]));
+        self.states.send_if_modified(|present| std::mem::replace(present, states.clone()) != states);
+        fleet
+    }
+
+    /// The numbers and identities of the revisions that are kept.
+    fn revisions(&self) -> BTreeMap<u64, String> {
+        let all = self.server.all("v1", "Secret");
+        let of_fleet = all.iter().filter(|secret| secret["type"] == "haproxy-fleet.dev/revision");
+        let number = |secret: &Value| secret["metadata"]["labels"]["haproxy-fleet.dev/revision"].as_str().unwrap().parse().unwrap();
+        let digest = |secret: &Value| secret["metadata"]["annotations"]["haproxy-fleet.dev/revision-digest"].as_str().unwrap().to_owned();
+        of_fleet.map(|secret| (number(secret), digest(secret))).collect()
+    }
+
+    /// Writes of revisions.
+    fn kept(&self) -> usize {
+        self.server.writes().iter().filter(|answered| answered.call.plural == "secrets").count()
+    }
+
+    /// Asks for a revision, or for none.
+    async fn roll_back(&self, to: Value) {
+        let api: kube::Api<kube::core::DynamicObject> = kube::Api::namespaced_with(
+            self.server.client(),
+            "shop",
+            &kube::core::ApiResource::from_gvk_with_plural(
+                &kube::core::GroupVersionKind::gvk("haproxy-fleet.dev", "v1alpha1", "IngressDeployment"),
+                "ingressdeployments",
+            ),
+        );
+        let patch = json!({"metadata": {"annotations": {"haproxy-fleet.dev/rollback": to}}});
+        api.patch("edge", &kube::api::PatchParams::default(), &kube::api::Patch::Merge(&patch)).await.unwrap();
+    }
+
+    /// What the document says of the fleet by this code.
+    fn says(&self, code: &str) -> Option<String> {
+        let told = self.told.borrow();
+        let found = told.diagnostics.iter().find(|found| found.code == code && found.object.kind == "IngressDeployment");
+        found.map(|found| format!("{}; {}", found.message, found.help))
     }
 
     fn status(&self, name: &str) -> Value {
@@ -255,6 +310,67 @@ async fn a_pod_that_ended_with_connections_open_is_told_at_its_fleet_once() {
     let note = "pod edge-1 ended with 3 connections cut at the end of drain.timeout (60s); give longer connections more time by \
                 spec.drain.timeout";
     assert_eq!((&event["note"], &event["series"]), (&json!(note), &Value::Null));
+}
+
+/// Another route of the fleet.
+fn route(server: &ApiServer, host: &str) {
+    let backend = json!({"service": {"name": "cart", "port": {"number": 80}}});
+    let rule = json!({"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}});
+    put(server, ("networking.k8s.io/v1", "Ingress"), "more", &json!({"spec": {"ingressClassName": "edge", "rules": [rule]}}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn revisions_are_kept_under_the_number_of_the_status_survive_a_restart_and_can_be_gone_back_to() {
+    let rig = Rig::start(cluster());
+    rig.lead().await;
+    let is_kept = |number: u64| {
+        move |rig: &Rig| {
+            let fleet = rig.fleet();
+            fleet["status"]["revision"] == number
+                && rig.revisions().get(&number).map(String::as_str) == fleet["status"]["revisionDigest"].as_str()
+        }
+    };
+    rig.until("the first one", is_kept(1)).await;
+    route(&rig.server, "new.example");
+    rig.until("the second one", is_kept(2)).await;
+    let (kept, all) = (rig.kept(), rig.revisions());
+    assert_eq!((kept, all.len()), (2, 2));
+    let owner = rig.server.get("v1", "Secret", "shop", "edge-revision-2").unwrap()["metadata"]["ownerReferences"][0].clone();
+    assert_eq!((owner["kind"].as_str(), &owner["uid"]), (Some("IngressDeployment"), &rig.fleet()["metadata"]["uid"]));
+
+    let Rig { server, _parts: mut parts, .. } = rig;
+    parts.shutdown().await;
+    let rig = Rig::start(server);
+    rig.lead().await;
+    rig.until("the fleet", |rig| rig.told.borrow().fleets.first().is_some_and(|fleet| fleet.revision == 2 || rig.fleet().is_null())).await;
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!((rig.kept(), rig.revisions()), (kept, all.clone()), "nothing is written that is there");
+
+    rig.roll_back(json!("1")).await;
+    rig.until("the first one again", |rig| rig.fleet()["status"]["revisionDigest"] == all[&1]).await;
+    assert_eq!(rig.fleet()["status"]["revision"], 1);
+    rig.until("what is said of it", |rig| rig.says("Pinned").is_some()).await;
+    assert!(rig.says("Pinned").unwrap().starts_with("the fleet is pinned to revision 1: "));
+    rig.roll_back(json!("9")).await;
+    rig.until("a refusal", |rig| rig.says("NotApplied").is_some()).await;
+    assert!(rig.says("NotApplied").unwrap().ends_with("choose one of 1, 2, or remove the annotation"));
+    assert_eq!(rig.fleet()["status"]["revision"], 1, "what is served stays");
+    rig.roll_back(Value::Null).await;
+    rig.until("the present", |rig| rig.fleet()["status"]["revisionDigest"] == all[&2]).await;
+    rig.until("what is said of it", |rig| rig.says("Pinned").is_none()).await;
+    assert_eq!((&rig.fleet()["status"]["revision"], rig.kept()), (&json!(2), kept));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_twenty_revisions_are_kept_and_those_before_are_removed() {
+    let rig = Rig::start(cluster());
+    rig.lead().await;
+    for number in 1..=22_u64 {
+        rig.until("it is kept", |rig| rig.fleet()["status"]["revision"] == number && rig.revisions().contains_key(&number)).await;
+        route(&rig.server, &format!("h{number}.example"));
+    }
+    rig.until("the last one", |rig| !rig.fleet().is_null() && rig.revisions().contains_key(&23)).await;
+    assert_eq!(rig.revisions().into_keys().collect::<Vec<u64>>(), (4..=23).collect::<Vec<u64>>());
 }
 
 /// What is logged.

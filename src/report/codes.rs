@@ -43,6 +43,10 @@ pub const ADDRESS_REFUSED: Code = Code("AddressRefused");
 pub const REFUSED_BY_HAPROXY: Code = Code("RefusedByHaproxy");
 /// What is asked for cannot be done at present, such as an address that somebody else has.
 pub const NOT_APPLIED: Code = Code("NotApplied");
+/// A change that did harm in the first pods and was put back.
+pub const QUARANTINED: Code = Code("Quarantined");
+/// What is asked for has no effect because somebody went back to an earlier revision.
+pub const PINNED: Code = Code("Pinned");
 /// A namespace that asks for more than its share.
 pub const LIMIT_REACHED: Code = Code("LimitReached");
 /// Something that the operator needs and was not granted.

@@ -91,6 +91,10 @@ pub struct Observed<'o> {
     pub revision: Option<&'o str>,
     /// How far its rollout is, if that is known.
     pub rollout: Option<&'o RolloutStatus>,
+    /// The number that this has already: people went back to it, or it is the last one that was kept.
+    pub known_as: Option<u64>,
+    /// The number of the last revision that was kept; 0 if there is none.
+    pub last_kept: u64,
     /// Its findings.
     pub findings: &'o [Diagnostic],
 }
@@ -144,11 +148,13 @@ pub fn status(observed: &Observed<'_>, before: &IngressDeploymentStatus, now: Ti
 }
 
 /// The number of the revision: one more than before if that was another one. Changes that follow each other faster than
-/// a status is written are one revision, as they are one reload.
+/// a status is written are one revision, as they are one reload. One that was kept keeps its number.
 fn revision(observed: &Observed<'_>, before: &IngressDeploymentStatus) -> (Option<i64>, Option<String>) {
     match observed.revision {
         Some(digest) if before.revision_digest.as_deref() != Some(digest) => {
-            (Some(before.revision.unwrap_or(0).saturating_add(1)), Some(digest.to_owned()))
+            let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+            let next = || before.revision.unwrap_or(0).max(signed(observed.last_kept)).saturating_add(1);
+            (Some(observed.known_as.map_or_else(next, signed)), Some(digest.to_owned()))
         }
         _ => (before.revision, before.revision_digest.clone()),
     }

@@ -266,6 +266,8 @@ pub struct OperatorMetrics {
     pub agents_behind: Family<FleetLabels, Gauge>,
     /// How many bundles the last of them is behind.
     pub lag_generations: Family<FleetLabels, Gauge>,
+    /// Workers of before a reload that still serve somebody, in the pod that has most of them.
+    pub old_workers: Family<FleetLabels, Gauge>,
     /// For how long it has been behind.
     pub lag: Family<FleetLabels, Seconds>,
     /// Open connections of clients to a fleet's pods.
@@ -298,6 +300,7 @@ impl OperatorMetrics {
             agents: Family::default(),
             agents_behind: Family::default(),
             lag_generations: Family::default(),
+            old_workers: Family::default(),
             lag: Family::default(),
             connections: Family::default(),
             drained_connections: Family::default(),
@@ -337,6 +340,8 @@ impl OperatorMetrics {
     fn register_agents(&self, metrics: &mut Metrics) {
         metrics.family("agents", "Agents of the fleet that are connected", self.agents.clone());
         metrics.family("agents_behind", "Agents that do not confirm the present bundle", self.agents_behind.clone());
+        let help = "Workers of before a reload that still serve connections, in the pod that has most of them";
+        metrics.family("old_workers", help, self.old_workers.clone());
         metrics.family("lag_generations", "Bundles that the agent furthest behind has not confirmed", self.lag_generations.clone());
         metrics.timed("lag", "Age of the oldest bundle that an agent has not confirmed", self.lag.clone());
         metrics.family("connections", "Open connections of clients to the fleet's pods", self.connections.clone());

@@ -228,15 +228,15 @@ async fn pass(from: &mut (impl AsyncReadExt + Unpin), to: &mut (impl AsyncWriteE
 }
 
 /// A pod: HAProxy, agent, and the stream to every replica.
-struct FleetPod {
-    rig: Rig,
+pub struct FleetPod {
+    pub rig: Rig,
     name: String,
     settings: Settings,
     follower: Option<Follower>,
 }
 
 impl FleetPod {
-    async fn start(cluster: &Cluster, haproxy: &Path, name: &str, replicas: &[SocketAddr]) -> Self {
+    pub async fn start(cluster: &Cluster, haproxy: &Path, name: &str, replicas: &[SocketAddr]) -> Self {
         let rig = Rig::bare(haproxy).await;
         let replicas: Vec<String> = replicas.iter().map(ToString::to_string).collect();
         let settings = Settings {

@@ -109,18 +109,20 @@ fn from_agent() -> Vec<(&'static str, FromAgent)> {
         restarts: 6,
         refused_count: 7,
         failed_starts: 8,
-        // recorded before they were there
-        connections: 0,
-        drained: false,
+        // recorded before the rest was there
+        ..proto::Report::default()
     };
     let drained = proto::Report { connections: 9, drained: true, ..report.clone() };
     let ended = proto::Ended { finished: 1, closed: 2, cut: 3, unseen: 4, forced: true, millis: 5 };
+    let health = proto::Health { number: 1, requests: 2, failed: 3, queued: 4, down: 5, reloads: 6 };
+    let spreading = proto::Report { reload_pending: true, held_from: 9, old_workers: 2, health: Some(health), ..proto::Report::default() };
     [
         ("agent-hello", from_agent::Kind::Hello(hello)),
         ("agent-hello-serves", from_agent::Kind::Hello(serving)),
         ("agent-report", from_agent::Kind::Report(report)),
         ("agent-report-drained", from_agent::Kind::Report(drained)),
         ("agent-ended", from_agent::Kind::Ended(ended)),
+        ("agent-report-spreading", from_agent::Kind::Report(spreading)),
         ("agent-resync", from_agent::Kind::Resync(proto::Resync {})),
     ]
     .map(|(name, kind)| (name, FromAgent { kind: Some(kind) }))

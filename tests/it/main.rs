@@ -32,6 +32,7 @@ mod pod;
 mod pod_command;
 mod policies;
 mod relay;
+mod release;
 mod render;
 mod rig;
 mod running;

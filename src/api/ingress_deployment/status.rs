@@ -49,7 +49,8 @@ pub struct IngressDeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub haproxy_version: Option<String>,
-    /// The revision that is served: it grows with every change of sections, backends and routes.
+    /// The revision that is served: it grows with every change of sections, backends and routes. While the fleet is rolled
+    /// back, the one that it went back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<i64>,
     /// The digest of what is served in that revision.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Secrets that no route can need, by type: releases of Helm alone can be most of what a cluster keeps in Secrets.
 const USEFUL_SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token,type!=bootstrap.kubernetes.io/token,\
-    type!=kubernetes.io/dockercfg,type!=kubernetes.io/dockerconfigjson";
+    type!=kubernetes.io/dockercfg,type!=kubernetes.io/dockerconfigjson,type!=haproxy-fleet.dev/revision";
 
 /// One kind of object that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

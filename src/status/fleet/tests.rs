@@ -37,6 +37,8 @@ fn observed<'o>(pods: &'o [Pod], zones: &'o [String]) -> Observed<'o> {
         haproxy_version: Some("3.4.7"),
         revision: Some("abc"),
         rollout: None,
+        known_as: None,
+        last_kept: 0,
         findings: &[],
     }
 }
@@ -71,6 +73,10 @@ fn a_revision_counts_on_only_when_what_is_served_is_another() {
     assert_eq!((first.revision, same.revision), (Some(1), Some(1)));
     let next = status(&Observed { revision: Some("def"), ..observed(&pods, &[]) }, &same, at(300));
     assert_eq!((next.revision, next.revision_digest.as_deref()), (Some(2), Some("def")));
+    let back = status(&Observed { revision: Some("abc"), known_as: Some(1), last_kept: 2, ..observed(&pods, &[]) }, &next, at(300));
+    assert_eq!(back.revision, Some(1), "people went back to it");
+    let other = status(&Observed { revision: Some("ghi"), last_kept: 2, ..observed(&pods, &[]) }, &back, at(300));
+    assert_eq!(other.revision, Some(3), "no number is given twice");
     let unknown = status(&Observed { revision: None, ..observed(&pods, &[]) }, &next, at(400));
     assert_eq!(unknown.revision, Some(2), "a restart of the operator is no change");
 }

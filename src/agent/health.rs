@@ -1,0 +1,128 @@
+//! How HAProxy fares while a change spreads: what the operator compares between pods that have it and those that do not.
+//!
+//! It is looked at only while a reload is waited for and for a while after one: with 5,000 backends a look takes HAProxy
+//! 50 ms of processor time, in pieces. It has a connection of its own: nothing that is applied waits for it.
+
+use super::apply::Shared;
+use super::runtime::{Command, Master, Session};
+use super::status::Status;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+
+/// How often it is looked.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// For how long after the last reason to look.
+const AFTERWARDS: Duration = Duration::from_secs(60);
+
+/// One look at a HAProxy. What is counted begins anew with every worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Which look of this agent.
+    pub number: u64,
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Of these, with a status from 500 on.
+    pub failed: u64,
+    /// Requests that wait for a server.
+    pub queued: u64,
+    /// Backends all of whose servers are down.
+    pub down: u64,
+    /// How often HAProxy was reloaded before the worker that says so.
+    pub reloads: u64,
+}
+
+/// Looks as long as somebody may want to know, until it is aborted.
+pub(super) async fn run(shared: Arc<Mutex<Shared>>, master: Master, status: watch::Sender<Status>) {
+    let mut said = status.subscribe();
+    let mut session: Option<(u32, Session)> = None;
+    let (mut reloads, mut until, mut number) = (0, Instant::now(), 0);
+    loop {
+        let wanted = {
+            let said = said.borrow_and_update();
+            let reloaded = std::mem::replace(&mut reloads, said.reload_count) != said.reload_count;
+            if said.held > 0 || said.reload_pending || reloaded {
+                until = Instant::now() + AFTERWARDS;
+            }
+            Instant::now() < until
+        };
+        if !wanted {
+            session = None;
+            status.send_if_modified(|status| status.health.take().is_some());
+            // the sender is here
+            let _ = said.changed().await;
+            continue;
+        }
+        match look(&shared, &master, &mut session).await {
+            Ok(Some(health)) => {
+                number += 1;
+                status.send_modify(|status| status.health = Some(Health { number, reloads: status.reload_count, ..health }));
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(%error, "HAProxy does not say how it fares");
+                session = None;
+            }
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// `None` while no worker serves.
+async fn look(shared: &Mutex<Shared>, master: &Master, session: &mut Option<(u32, Session)>) -> io::Result<Option<Health>> {
+    let Some(worker) = shared.lock().await.worker else { return Ok(None) };
+    if session.as_ref().is_none_or(|(pid, session)| *pid != worker || session.is_stale()) {
+        *session = Some((worker, Session::open(&master.socket, worker, Duration::from_secs(2)).await?));
+    }
+    let Some((_, session)) = session else { return Ok(None) };
+    let answers = session.exchange(&[Command::plain("show stat -1 1 -1"), Command::plain("show stat -1 2 -1")]).await?;
+    // a reload that came in between has other figures
+    let is_same = shared.lock().await.worker == Some(worker);
+    Ok(is_same.then(|| health(&answers[0], &answers[1])))
+}
+
+/// From the statistics of frontends and of backends.
+fn health(frontends: &str, backends: &str) -> Health {
+    let mut health = Health::default();
+    for row in rows(frontends, &["pxname", "req_tot", "hrsp_5xx"]) {
+        // ours answer nobody but ourselves
+        if !row[0].starts_with('_') {
+            health.requests += row[1].parse().unwrap_or(0);
+            health.failed += row[2].parse().unwrap_or(0);
+        }
+    }
+    for row in rows(backends, &["qcur", "status"]) {
+        health.queued += row[0].parse().unwrap_or(0);
+        health.down += u64::from(row[1].starts_with("DOWN"));
+    }
+    health
+}
+
+/// The columns that are called `names`, of all rows. An answer without one of them has none.
+fn rows<'t, const COLUMNS: usize>(text: &'t str, names: &[&str; COLUMNS]) -> Vec<[&'t str; COLUMNS]> {
+    let mut lines = text.lines();
+    let Some(header) = lines.next().and_then(|line| line.strip_prefix("# ")) else { return Vec::new() };
+    let places: Vec<usize> = names.iter().filter_map(|name| header.split(',').position(|column| column == *name)).collect();
+    let Ok(places) = <[usize; COLUMNS]>::try_from(places) else { return Vec::new() };
+    let row = |line: &'t str| {
+        let fields: Vec<&str> = line.split(',').collect();
+        (fields.len() > 1).then(|| places.map(|place| fields.get(place).copied().unwrap_or_default()))
+    };
+    lines.filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_by_the_names_of_their_columns() {
+        let frontends = "# pxname,svname,qcur,status,req_tot,hrsp_5xx,\nhttp,FRONTEND,,OPEN,100,7,\n_health,FRONTEND,,OPEN,9,9,\n\
+            https,FRONTEND,,OPEN,20,1,\n\n";
+        let backends = "# pxname,svname,qcur,status,req_tot,hrsp_5xx,\na,BACKEND,3,UP,1,1,\nb,BACKEND,4,DOWN,1,1,\n\n";
+        assert_eq!(health(frontends, backends), Health { requests: 120, failed: 8, queued: 7, down: 1, ..Health::default() });
+        assert_eq!(health("Unknown command\n", ""), Health::default());
+    }
+}

@@ -1,0 +1,205 @@
+//! What is served in the place of what is asked for: a revision that people went back to, or what was there before a
+//! change that is in quarantine. Pure, and what a change costs follows the change.
+
+use super::Record;
+use crate::haproxy::bundle::{BackendClass, Bundle, Change, Content, MapEntry, Name, Resource, ResourceKey, Server};
+use crate::haproxy::maps::{CANDIDATES, Purpose};
+use crate::haproxy::plan::{in_place_of, service_of, shape_sections};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What is served in the place of what is asked for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Overlay {
+    /// Resources as they were before a change; `None`: there was none.
+    pub(super) pins: BTreeMap<ResourceKey, Option<Arc<Resource>>>,
+    /// A revision that people went back to. Pins mean nothing meanwhile.
+    pub(super) record: Option<Arc<Record>>,
+}
+
+impl Overlay {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pins.is_empty() && self.record.is_none()
+    }
+
+    /// All that is served if `present` is asked for.
+    pub(super) fn over(&self, present: &Bundle) -> Bundle {
+        let own = self.record.iter().flat_map(|record| record.bundle.resources()).map(|resource| &resource.key);
+        let keys: BTreeSet<&ResourceKey> = present.resources().map(|resource| &resource.key).chain(own).chain(self.pins.keys()).collect();
+        let changes: Vec<Change> =
+            keys.into_iter().map(|key| Change { key: key.clone(), before: None, after: self.serve(present, key) }).collect();
+        let mut served = Bundle::default();
+        served.apply(&changes);
+        served
+    }
+
+    /// The resources of what is served that `changes` of what is asked for may change.
+    pub(super) fn affected(&self, changes: &[Change]) -> BTreeSet<ResourceKey> {
+        let mut keys: BTreeSet<ResourceKey> = changes.iter().map(|change| change.key.clone()).collect();
+        for change in changes {
+            let (ResourceKey::Servers(name) | ResourceKey::Backend(name)) = &change.key else { continue };
+            keys.insert(ResourceKey::Servers(name.clone()));
+            keys.extend(self.own_of_service(name).map(ResourceKey::Servers));
+        }
+        keys
+    }
+
+    /// Backends of the service of `backend` that this may bring.
+    fn own_of_service(&self, backend: &str) -> impl Iterator<Item = Name> {
+        let prefix: Option<Name> = service_of(backend).map(Into::into);
+        let found = prefix.map(|prefix| {
+            let of_service = |name: &&Name| name.starts_with(&*prefix);
+            let recorded = self.record.iter().flat_map(|record| record.bundle.backends_after(Some(&prefix)).take_while(of_service));
+            let pinned = self.pins.keys().filter_map(|key| match key {
+                ResourceKey::Servers(name) => Some(name),
+                _ => None,
+            });
+            recorded.chain(pinned.filter(of_service)).cloned().collect::<Vec<Name>>()
+        });
+        found.into_iter().flatten()
+    }
+
+    /// What is served as `key` if `present` is asked for.
+    pub(super) fn serve(&self, present: &Bundle, key: &ResourceKey) -> Option<Arc<Resource>> {
+        if let Some(record) = &self.record {
+            return recorded(&record.bundle, present, key);
+        }
+        match (self.pins.get(key), key) {
+            (None, _) => present.get(key).cloned(),
+            (Some(Some(template)), ResourceKey::Servers(backend)) => Some(endpoints(present, backend, template)),
+            (Some(pinned), _) => pinned.clone(),
+        }
+    }
+}
+
+/// What a fleet that went back to `record` serves as `key` if `present` is asked for.
+fn recorded(record: &Bundle, present: &Bundle, key: &ResourceKey) -> Option<Arc<Resource>> {
+    let is_there = |bundle: &Bundle, backend: &Name| bundle.get(&ResourceKey::Backend(backend.clone())).is_some();
+    let (of_record, of_present) = (record.get(key).cloned(), present.get(key).cloned());
+    match key {
+        ResourceKey::Certificate(_) => of_present,
+        // its sections may name lists that are not there any more
+        ResourceKey::CertificateList { .. } => of_present.or(of_record),
+        ResourceKey::File(path) if path.starts_with("ca/") => of_present.or(of_record),
+        // what its sections name, and what servers of the present name
+        ResourceKey::File(_) => of_record.or(of_present),
+        ResourceKey::Servers(backend) if is_there(record, backend) => match &of_record {
+            Some(template) => Some(endpoints(present, backend, template)),
+            None => of_present,
+        },
+        ResourceKey::Servers(_) => None,
+        ResourceKey::MapEntries { owner, .. } if !key.is_of_revision() => {
+            // of the present where the backend is there, too: it has the same shape then
+            if is_there(record, owner) && is_there(present, owner) { of_present } else { of_record }
+        }
+        ResourceKey::Section(_) | ResourceKey::Backend(_) | ResourceKey::MapEntries { .. } => of_record,
+    }
+}
+
+/// The servers of `backend`, which is served and which `present` need not have: with the endpoints that its service has
+/// now, never with those of then, as somebody else may have their addresses. `template` says how they are written.
+fn endpoints(present: &Bundle, backend: &Name, template: &Arc<Resource>) -> Arc<Resource> {
+    let key = ResourceKey::Servers(backend.clone());
+    let is_there = present.get(&ResourceKey::Backend(backend.clone())).is_some();
+    if let Some(servers) = present.get(&key).filter(|_| is_there) {
+        return servers.clone();
+    }
+    let template_servers = servers_of(template);
+    if template_servers.iter().any(|server| server.address.ip().is_unspecified()) {
+        // its rules say where it goes
+        return template.clone();
+    }
+    let of_service = service_of(backend).map(Name::from).map(|prefix| {
+        let names = present.backends_after(Some(&prefix)).take_while(|name| name.starts_with(&*prefix)).cloned();
+        let servers = names.filter_map(|name| present.get(&ResourceKey::Servers(name)));
+        let usable = |servers: &&[Server]| !servers.is_empty() && servers.iter().all(|server| !server.address.ip().is_unspecified());
+        servers.map(|resource| servers_of(resource)).find(usable).unwrap_or_default()
+    });
+    let servers = in_place_of(backend, template_servers, of_service.unwrap_or_default());
+    // it keeps to no zone: whether the service asks for that now is a matter of its backend of now
+    let servers: Vec<Server> = servers.into_iter().map(|server| Server { zone: None, here: None, ..server }).collect();
+    Arc::new(Resource::new(key, Content::Servers(servers.into()), template.sources.clone()))
+}
+
+fn servers_of(resource: &Resource) -> &[Server] {
+    if let Content::Servers(servers) = &resource.content { servers } else { &[] }
+}
+
+/// What has to be pinned along with `culprits` so that nothing leads to something that is not there. `former` is what
+/// everything that changed was before, `present` what it is now.
+pub(super) fn closure(
+    culprits: &BTreeSet<ResourceKey>,
+    former: &BTreeMap<ResourceKey, Option<Arc<Resource>>>,
+    present: &Bundle,
+) -> BTreeMap<ResourceKey, Option<Arc<Resource>>> {
+    let mut pinned: BTreeSet<&ResourceKey> = former.keys().filter(|key| culprits.contains(*key)).collect();
+    loop {
+        let served = |key: &ResourceKey| match former.get(key).filter(|_| pinned.contains(key)) {
+            Some(former) => former.clone(),
+            None => present.get(key).cloned(),
+        };
+        let mut more: BTreeSet<&ResourceKey> = BTreeSet::new();
+        for key in former.keys() {
+            if pinned.iter().any(|pinned| goes_along(pinned, key, present)) {
+                more.insert(key);
+            }
+            let is_known = |key: &ResourceKey| former.contains_key(key) || present.get(key).is_some();
+            for reference in served(key).iter().flat_map(|resource| references(resource, is_known)) {
+                if served(&reference).is_some() {
+                    continue;
+                }
+                match former.get_key_value(&reference) {
+                    // it was there before
+                    Some((reference, Some(_))) => _ = more.insert(reference),
+                    _ => _ = more.insert(key),
+                }
+            }
+        }
+        let before = pinned.len();
+        pinned.extend(more);
+        if pinned.len() == before {
+            break;
+        }
+    }
+    pinned.into_iter().filter_map(|key| Some((key.clone(), former.get(key)?.clone()))).collect()
+}
+
+/// Whether `key` is as it was where `pinned` is.
+fn goes_along(pinned: &ResourceKey, key: &ResourceKey, present: &Bundle) -> bool {
+    match (pinned, key) {
+        (ResourceKey::Backend(backend), ResourceKey::Servers(name)) => backend == name,
+        (ResourceKey::Backend(backend), ResourceKey::MapEntries { owner, .. }) => !key.is_of_revision() && backend == owner,
+        // the maps of a table say things about each other
+        (ResourceKey::MapEntries { map, owner }, ResourceKey::MapEntries { map: other, owner: of }) => {
+            pinned.is_of_revision() && key.is_of_revision() && owner == of && room(map) == room(other)
+        }
+        // candidates are resolved by rules of the frontends
+        (ResourceKey::Section(name), ResourceKey::MapEntries { .. }) => {
+            let leads_to_candidates = |entry: &MapEntry| entry.value.starts_with(CANDIDATES);
+            let entries = present.get(key).map(|resource| &resource.content);
+            !name.starts_with("30-shape-")
+                && matches!(entries, Some(Content::MapEntries(entries)) if entries.iter().any(leads_to_candidates))
+        }
+        _ => false,
+    }
+}
+
+fn room(map: &str) -> &str {
+    map.rsplit_once('/').map_or("", |(room, _)| room)
+}
+
+/// What `resource` leads to. A shape has one of two names: the one that `is_known`.
+fn references(resource: &Resource, is_known: impl Fn(&ResourceKey) -> bool) -> Vec<ResourceKey> {
+    match (&resource.key, &resource.content) {
+        (_, Content::Backend(head)) => match &head.class {
+            BackendClass::Shaped { shape, .. } => shape_sections(shape).into_iter().find(is_known).into_iter().collect(),
+            BackendClass::Private => Vec::new(),
+        },
+        (ResourceKey::MapEntries { map, .. }, Content::MapEntries(entries)) if Purpose::of(map).leads_somewhere() => {
+            let names = entries.iter().map(|entry| &entry.value);
+            // names with an underscore in front are those of sections
+            names.filter(|name| !name.starts_with([CANDIDATES, '_'])).map(|name| ResourceKey::Backend((&**name).into())).collect()
+        }
+        _ => Vec::new(),
+    }
+}
