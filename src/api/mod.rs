@@ -42,7 +42,8 @@ pub use meta::{Created, Meta, Pairs};
 pub use plain::{ConfigMap, Namespace, Secret};
 pub use service::{Protocol, Service, ServiceKind, ServicePort, TOPOLOGY_MODE};
 pub use verbs::{
-    ANNOTATION_ABORT, ANNOTATION_DRAIN, ANNOTATION_RESTARTED_AT, ANNOTATION_ROLLOUT, ANNOTATION_STABLE, DrainWish, Place, Verbs,
+    ANNOTATION_ABORT, ANNOTATION_DRAIN, ANNOTATION_RESTARTED_AT, ANNOTATION_ROLLBACK, ANNOTATION_ROLLOUT, ANNOTATION_STABLE, DrainWish,
+    Place, Verbs,
 };
 
 /// The group of our own kinds.

@@ -14,6 +14,8 @@ pub const ANNOTATION_RESTARTED_AT: &str = "haproxy-fleet.dev/restarted-at";
 /// What is drained by hand: `pod/NAME`, `node/NAME` and `zone/NAME`, with commas between them. `:force` behind one: though
 /// too few pods are left.
 pub const ANNOTATION_DRAIN: &str = "haproxy-fleet.dev/drain";
+/// The number of the revision that the configuration is pinned to.
+pub const ANNOTATION_ROLLBACK: &str = "haproxy-fleet.dev/rollback";
 /// The template that the whole fleet ran last. The operator writes it.
 pub const ANNOTATION_STABLE: &str = "haproxy-fleet.dev/stable";
 

@@ -95,6 +95,12 @@ pub enum Command {
     /// Lead clients back to pods that are drained
     #[command(after_long_help = super::rollout::UNDRAIN_HELP)]
     Undrain(super::rollout::UndrainArguments),
+    /// List the revisions of a fleet's configuration that are kept
+    #[command(after_long_help = super::rollout::revisions::HISTORY_HELP)]
+    History(super::rollout::revisions::HistoryArguments),
+    /// Go back to a revision of a fleet's configuration, and return
+    #[command(after_long_help = super::rollout::revisions::ROLLBACK_HELP)]
+    Rollback(super::rollout::revisions::RollbackArguments),
     /// Print the custom resource definitions as YAML
     #[command(after_long_help = "Example:\n  haproxy-fleet crds | kubectl apply --server-side -f -")]
     Crds,

@@ -88,6 +88,8 @@ fn run(command: Command, out: &mut Output, err: &mut Output) -> Result<Exit, Err
         Command::Rollout(arguments) => rollout::run(&arguments, out),
         Command::Drain(arguments) => rollout::drain(&arguments, out),
         Command::Undrain(arguments) => rollout::undrain(&arguments, out),
+        Command::History(arguments) => rollout::revisions::history(&arguments, out),
+        Command::Rollback(arguments) => rollout::revisions::rollback(&arguments, out),
         Command::Version => {
             out.line(concat!("haproxy-fleet ", env!("CARGO_PKG_VERSION")))?;
             Ok(Exit::Success)

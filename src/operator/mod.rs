@@ -18,7 +18,7 @@ mod places;
 mod pods;
 pub mod rbac;
 mod report;
-mod revisions;
+pub(crate) mod revisions;
 mod run;
 pub mod serving;
 mod settings;

@@ -34,8 +34,8 @@ const MANAGER: &str = "haproxy-fleet-revisions";
 /// The type of these Secrets: nobody who looks for certificates has to read them.
 const TYPE: &str = "haproxy-fleet.dev/revision";
 /// The label with the number, and the annotation with the identity.
-const NUMBER: &str = "haproxy-fleet.dev/revision";
-const DIGEST: &str = "haproxy-fleet.dev/revision-digest";
+pub(crate) const NUMBER: &str = "haproxy-fleet.dev/revision";
+pub(crate) const DIGEST: &str = "haproxy-fleet.dev/revision-digest";
 /// What it is called in the Secret.
 const BUNDLE: &str = "bundle.zst";
 

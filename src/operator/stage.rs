@@ -35,7 +35,7 @@ const TELL_INTERVAL: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Says which revision a fleet is to go back to.
-const ROLLBACK: &str = "haproxy-fleet.dev/rollback";
+const ROLLBACK: &str = crate::api::ANNOTATION_ROLLBACK;
 
 /// What the stage is told.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! A cluster, by the `IngressDeployment`s that are there: their status says how rollouts go, and orders are annotations of
 //! them. It takes the permission to list and patch them, and to list pods where one is named.
 
+use super::revisions::Kept;
 use super::{Namespace, Verbs};
 use crate::admin::{Done, Order, Target};
 use crate::api::{
@@ -10,9 +11,11 @@ use crate::api::{
 use crate::cli::Error;
 use crate::cli::status::cluster::client;
 use crate::fleet::build::{LABEL_FLEET, LABEL_ZONE};
+use crate::operator::revisions::{DIGEST, NUMBER};
 use crate::report::{Kind, ObjectRef, with_causes};
 use crate::status::json::{self, Fleet, Replica, Status};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -61,8 +64,34 @@ impl Cluster {
         Ok(found.map_err(|error| failed("the pods of fleets cannot be listed", &error))?.items)
     }
 
+    /// The object of a fleet.
+    pub(super) async fn object(&self, fleet: &Fleet) -> Result<Value, Error> {
+        let found = self.fleets(Some(&fleet.namespace)).get(&fleet.name).await;
+        found.map(|found| json!(found)).map_err(|error| failed("the fleet cannot be read", &error))
+    }
+
+    /// The revisions of a fleet that are kept, the oldest first.
+    pub(super) async fn revisions(&self, fleet: &Fleet) -> Result<Vec<Kept>, Error> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &fleet.namespace);
+        let selector = format!("{LABEL_FLEET}={},{NUMBER}", fleet.name);
+        // what they hold is not needed
+        let found = secrets.list_metadata(&ListParams::default().labels(&selector)).await;
+        let found = found.map_err(|error| {
+            let help = format!("ask for the permission to list secrets in namespace {}", fleet.namespace);
+            Error::new(format_args!("the revisions cannot be listed: {}", with_causes(&error)), help)
+        })?;
+        let kept = |metadata: ObjectMeta| {
+            let digest = metadata.annotations.unwrap_or_default().remove(DIGEST).unwrap_or_default();
+            let since = metadata.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default();
+            Some(Kept { number: metadata.labels?.get(NUMBER)?.parse().ok()?, since, digest })
+        };
+        let mut kept: Vec<Kept> = found.items.into_iter().filter_map(|secret| kept(secret.metadata)).collect();
+        kept.sort_by_key(|kept| kept.number);
+        Ok(kept)
+    }
+
     /// Changes the annotations of a fleet as they are now.
-    async fn annotate(&self, fleet: &Fleet, change: impl Fn(&Value) -> Result<Value, Error>) -> Result<(), Error> {
+    pub(super) async fn annotate(&self, fleet: &Fleet, change: impl Fn(&Value) -> Result<Value, Error>) -> Result<(), Error> {
         let api = self.fleets(Some(&fleet.namespace));
         let id = format!("IngressDeployment {}/{}", fleet.namespace, fleet.name);
         // who changes it at the same time makes it another version

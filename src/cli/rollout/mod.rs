@@ -4,6 +4,7 @@ mod admin;
 mod choice;
 mod cluster;
 mod progress;
+pub(super) mod revisions;
 
 use super::{Error, Exit, Output};
 use crate::admin::{Done, Order, Target};

@@ -1,0 +1,177 @@
+//! `history` and `rollback`: the revisions of a fleet's configuration that are kept in a cluster, and going back to one.
+
+use super::cluster::Cluster;
+use super::{LOOK, Verbs, Whose, block_on, choice};
+use crate::api::ANNOTATION_ROLLBACK;
+use crate::cli::report::printable;
+use crate::cli::{Error, Exit, Output};
+use crate::status::json::Fleet;
+use clap::Args;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+pub(in crate::cli) const HISTORY_HELP: &str = "\
+The last 20 revisions that all pods of a fleet had are kept beside it, as Secrets. It takes the permission
+to list Secrets in the fleet's namespace.
+
+Examples:
+  kubectl haproxy-fleet history edge -n ingress
+
+Exit status:
+  0  they are shown
+  2  usage, or they cannot be read";
+
+pub(in crate::cli) const ROLLBACK_HELP: &str = "\
+Sections, backends and routes become those of the revision, in all pods at once. Endpoints and
+certificates stay those of now. Until --present, changes of routes have no effect.
+
+Examples:
+  kubectl haproxy-fleet rollback 7 edge -n ingress
+  kubectl haproxy-fleet rollback --present edge -n ingress
+
+Exit status:
+  0  all pods confirm it
+  1  some do not within a minute
+  2  usage, or it cannot be done";
+
+/// How long all pods may take to confirm a revision.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `history`.
+#[derive(Debug, Args)]
+pub struct HistoryArguments {
+    #[command(flatten)]
+    whose: Whose,
+}
+
+/// `rollback`.
+#[derive(Debug, Args)]
+pub struct RollbackArguments {
+    /// The revision
+    #[arg(value_name = "REVISION", required_unless_present = "present")]
+    revision: Option<u64>,
+    /// Go back to what is asked for now
+    #[arg(long, conflicts_with = "revision")]
+    present: bool,
+    #[command(flatten)]
+    whose: Whose,
+}
+
+pub(in crate::cli) fn history(arguments: &HistoryArguments, out: &mut Output) -> Result<Exit, Error> {
+    block_on(async {
+        let cluster = cluster(&arguments.whose).await?;
+        let status = cluster.status().await?;
+        let fleet = choice::fleet(&status, arguments.whose.fleet.as_ref(), None)?;
+        let object = cluster.object(fleet).await?;
+        for line in table(&cluster.revisions(fleet).await?, &object) {
+            out.line(&printable(&line, false))?;
+        }
+        Ok(Exit::Success)
+    })
+}
+
+pub(in crate::cli) fn rollback(arguments: &RollbackArguments, out: &mut Output) -> Result<Exit, Error> {
+    block_on(async {
+        let cluster = cluster(&arguments.whose).await?;
+        let status = cluster.status().await?;
+        let fleet = choice::fleet(&status, arguments.whose.fleet.as_ref(), None)?;
+        let id = format!("{}/{}", fleet.namespace, fleet.name);
+        let kept = cluster.revisions(fleet).await?;
+        if let Some(revision) = arguments.revision.filter(|revision| !kept.iter().any(|kept| kept.number == *revision)) {
+            let numbers: Vec<String> = kept.iter().map(|kept| kept.number.to_string()).collect();
+            let help = if numbers.is_empty() { "none is yet".to_owned() } else { format!("choose one of {}", numbers.join(", ")) };
+            return Err(Error::new(format_args!("revision {revision} of {id} is not kept"), help));
+        }
+        let began = Instant::now();
+        let pinned = arguments.revision.map(|revision| revision.to_string());
+        cluster.annotate(fleet, |_| Ok(json!({ANNOTATION_ROLLBACK: pinned}))).await?;
+        let what = arguments.revision.map_or_else(|| "what is asked for now".to_owned(), |revision| format!("revision {revision}"));
+        out.line(&printable(&format!("{id} goes to {what}"), false))?;
+        confirmed(&cluster, fleet, arguments.revision, began, out).await
+    })
+}
+
+async fn cluster(whose: &Whose) -> Result<Cluster, Error> {
+    if whose.admin.is_some() {
+        return Err(Error::new("local keeps no revisions", "go back in the files that it serves"));
+    }
+    whose.cluster().await
+}
+
+/// Waits until all pods confirm the revision, or the present.
+async fn confirmed(cluster: &Cluster, fleet: &Fleet, revision: Option<u64>, began: Instant, out: &mut Output) -> Result<Exit, Error> {
+    let before = cluster.object(fleet).await?["status"]["revision"].clone();
+    loop {
+        let status = cluster.object(fleet).await?["status"].clone();
+        let is_it = revision.map_or_else(
+            || status["revision"] != before || began.elapsed() > Duration::from_secs(10),
+            |revision| status["revision"] == revision,
+        );
+        if is_it && is_confirmed(&status) {
+            let confirmed = status["confirmed"].as_str().unwrap_or_default();
+            out.line(&format!("revision {} is confirmed by {confirmed} pods", status["revision"]))?;
+            return Ok(Exit::Success);
+        }
+        if began.elapsed() > PATIENCE {
+            out.line("not all pods confirm it: see kubectl haproxy-fleet status")?;
+            return Ok(Exit::Findings);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Whether every pod that serves confirms what it should.
+fn is_confirmed(status: &Value) -> bool {
+    let confirmed = status["confirmed"].as_str().and_then(|text| text.split_once('/'));
+    confirmed.is_some_and(|(confirmed, all)| confirmed == all && all != "0")
+}
+
+/// A revision that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) number: u64,
+    pub(super) since: String,
+    pub(super) digest: String,
+}
+
+/// The revisions for people, the newest first.
+fn table(kept: &[Kept], object: &Value) -> Vec<String> {
+    let pinned = object["metadata"]["annotations"][ANNOTATION_ROLLBACK].as_str();
+    let row = |kept: &Kept| {
+        let is_served = object["status"]["revision"] == kept.number;
+        let is_pinned = pinned == Some(&*kept.number.to_string());
+        let mark = match (is_served, is_pinned) {
+            (_, true) => "  served, pinned",
+            (true, false) => "  served",
+            (false, false) => "",
+        };
+        format!("{:<9} {:<21} {}{mark}", kept.number, kept.since, kept.digest)
+    };
+    let head = format!("{:<9} {:<21} {}", "REVISION", "SINCE", "DIGEST");
+    std::iter::once(head).chain(kept.iter().rev().map(row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revisions_are_listed_the_newest_first_with_what_is_served() {
+        let kept: Vec<Kept> =
+            [6, 7].map(|number| Kept { number, since: "2026-01-31T12:00:00Z".into(), digest: format!("d{number}") }).into();
+        let object = json!({"status": {"revision": 7}});
+        assert_eq!(
+            table(&kept, &object),
+            ["REVISION  SINCE                 DIGEST", "7         2026-01-31T12:00:00Z  d7  served", "6         2026-01-31T12:00:00Z  d6"]
+        );
+        let pinned = json!({"status": {"revision": 6}, "metadata": {"annotations": {ANNOTATION_ROLLBACK: "6"}}});
+        assert!(table(&kept, &pinned)[2].ends_with("d6  served, pinned"));
+    }
+
+    #[test]
+    fn a_revision_is_confirmed_by_all_pods_that_serve_and_by_one_at_least() {
+        let is = |text: &str| is_confirmed(&json!({"confirmed": text}));
+        assert!(is("3/3") && !is("2/3") && !is("0/0") && !is(""));
+    }
+}
