@@ -23,6 +23,9 @@ use tokio::process::{Child, Command};
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(45);
 
+/// Clients use no connection that was idle for longer: less than fleets keep one.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// The directories of a `local`: what it reads and what it keeps.
 struct Home {
     directory: tempfile::TempDir,
@@ -236,7 +239,8 @@ impl Requests {
 
     /// So many of each kind in a second.
     fn at(rate: f64, target: &Target) -> Self {
-        let start = |protocol| Load::start(Config { protocol, rate, requests: None, ..Config::new(vec![target.clone()]) }).unwrap();
+        let start =
+            |protocol| Load::start(Config { protocol, rate, idle: IDLE, requests: None, ..Config::new(vec![target.clone()]) }).unwrap();
         Self([Protocol::Http1KeepAlive, Protocol::Http1Close].map(start).into())
     }
 
@@ -690,7 +694,9 @@ fn broken_haproxy(home: &Home) -> PathBuf {
 async fn replicas_are_replaced_scaled_restarted_and_drained_without_a_lost_request() {
     let home = Home::new();
     home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
-    let base = fleet("edge", 2, "");
+    // what ends waits for idle clients
+    let keep_alive = "timeouts: {httpKeepAlive: 3s}";
+    let base = fleet("edge", 2, "").replace("  rollout:", &format!("  tuning: {{{keep_alive}}}\n  rollout:"));
     home.write("fleet.yaml", &base);
     let local = Local::ready(&home, &both(), &["--echo"]).await;
     let mut now = local.rolled_out("", 2).await;
@@ -700,7 +706,7 @@ async fn replicas_are_replaced_scaled_restarted_and_drained_without_a_lost_reque
     let with = |base: &str, more: &str| base.replace("  rollout:", &format!("{more}  rollout:"));
     for spec in [
         with(&base, "  haproxyVersion: \"3.2\"\n"),
-        with(&base, "  tuning: {threads: 2}\n"),
+        base.replace(keep_alive, &format!("threads: 2, {keep_alive}")),
         with(&base, "  podTemplatePatch: [{op: add, path: /spec/hostname, value: edge}]\n"),
     ] {
         home.write("fleet.yaml", &spec);
@@ -751,7 +757,7 @@ async fn replicas_are_replaced_scaled_restarted_and_drained_without_a_lost_reque
 async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_stops_in_its_zone() {
     let home = Home::new();
     home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
-    let base = fleet("edge", 2, "  zones: [{name: a}, {name: b}]\n");
+    let base = fleet("edge", 2, "  zones: [{name: a}, {name: b}]\n  tuning: {timeouts: {httpKeepAlive: 3s}}\n");
     home.write("fleet.yaml", &base);
     let broken = broken_haproxy(&home);
     let local = Local::ready(&home, &[both()[0], &broken], &["--echo"]).await;
@@ -759,6 +765,7 @@ async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_s
     let http = address_of(&local.status().await.unwrap().fleets[0], "http");
     let load = Requests::at(20.0, &Target::new(http, "web.localhost", "/").answered_by("shop/web"));
     let with = |more: &str| base.replace("  rollout:", &format!("{more}  rollout:"));
+    let threads = |number: u32| base.replace("tuning: {", &format!("tuning: {{threads: {number}, "));
     let pods = |status: &Status, template: &str| {
         let zones = rollout(status).zones.iter().filter(|zone| zone.template == template);
         zones.map(|zone| zone.pods).sum::<u64>()
@@ -769,7 +776,7 @@ async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_s
     assert!(code == Some(0) && said.contains("the rollout of infra/edge is done: 2 pods"), "{said}");
     let (code, said) = local.verb("rollout pause infra/edge").await;
     assert!(code == Some(0) && said.contains("the rollout of fleet infra/edge is paused"), "{said}");
-    home.write("fleet.yaml", &with("  tuning: {threads: 2}\n"));
+    home.write("fleet.yaml", &threads(2));
     let paused = local.until("it is paused", |status| rollout(status).state == "Paused" && template(status) != first).await;
     assert_eq!(pods(&paused, &first), 2, "{paused:#?}");
     let (code, said) = local.verb("rollout status").await;
@@ -798,7 +805,7 @@ async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_s
     local.until("all of it is as before", aborted).await;
 
     // what is given up is not tried again, and another change is
-    home.write("fleet.yaml", &with("  tuning: {threads: 3}\n"));
+    home.write("fleet.yaml", &threads(3));
     local.rolled_out(&second, 2).await;
     load.none_is_lost("pauses and aborts").await;
 }
