@@ -152,7 +152,9 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
         send(master, Signal::USR1)?;
     }
     drop(asking);
-    count.iter_mut().for_each(|count| count.asked = true);
+    if let Some(count) = &mut count {
+        count.asked = true;
+    }
     if wait(master, cut_at, LOOK, &mut count) {
         return Ok(Stopped::InTime);
     }

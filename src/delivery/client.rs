@@ -306,7 +306,9 @@ impl Obedience {
                 self.led = now;
                 self.deliver(leader, &held);
                 self.agent.allow_reloads(Reloads::UpTo(released));
-                drained.iter().for_each(|drained| self.agent.set_drained(*drained));
+                if let Some(drained) = drained {
+                    self.agent.set_drained(drained);
+                }
             }
             Choice::Standby(standby) => {
                 self.agent.allow_reloads(Reloads::None);
