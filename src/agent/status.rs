@@ -31,7 +31,7 @@ pub struct Refusal {
 
 /// The state of one HAProxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools)] // each is a fact of its own
+#[allow(clippy::struct_excessive_bools)] // none follows from the others
 pub struct Status {
     /// Whether it serves a configuration (and not the bootstrap).
     pub ready: bool,

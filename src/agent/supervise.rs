@@ -208,6 +208,7 @@ impl Applier {
                     Some(Control::Drain(options, done)) => {
                         drop(beside);
                         let drained = self.haproxy.drain(&self.master, options).await;
+                        tracing::info!(?drained, "HAProxy was stopped");
                         self.ended();
                         let _ = done.send(drained);
                         return;

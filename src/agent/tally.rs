@@ -21,7 +21,7 @@ pub struct Ending {
     pub unseen: u64,
     /// Whether the deadline ended it.
     pub forced: bool,
-    /// How long all of it took.
+    /// How long it took until nothing changed any more.
     pub time: Duration,
 }
 
@@ -30,6 +30,8 @@ pub struct Ending {
 pub(super) struct Tally {
     /// The last look.
     workers: Option<BTreeMap<u32, Connections>>,
+    /// How many each worker had taken when it was seen last: one may be missed in between.
+    taken: BTreeMap<u32, u64>,
     /// All connections that there were.
     all: u64,
     /// Those of them that had ended at the soft stop.
@@ -39,14 +41,14 @@ pub(super) struct Tally {
 impl Tally {
     /// Takes a look at all workers. `asked`: they were asked to stop softly.
     pub(super) fn look(&mut self, workers: BTreeMap<u32, Connections>, asked: bool) {
-        self.all += match &self.workers {
-            None => workers.values().map(|worker| worker.open).sum::<u64>(),
-            Some(before) => {
+        for (pid, worker) in &workers {
+            let before = self.taken.insert(*pid, worker.taken);
+            self.all += match &self.workers {
+                None => worker.open,
                 // of one that a reload started all are new
-                let before = |pid| before.get(pid).map_or(0, |worker| worker.taken);
-                workers.iter().map(|(pid, worker)| worker.taken.saturating_sub(before(pid))).sum()
-            }
-        };
+                Some(_) => worker.taken.saturating_sub(before.unwrap_or_default()),
+            };
+        }
         let stopping = asked && workers.values().all(|worker| worker.stopping);
         self.workers = Some(workers);
         if stopping && self.finished.is_none() {
@@ -82,8 +84,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    #[allow(clippy::type_complexity)] // looks: whether asked, and connections as they are shown
-    fn looked(looks: &[(bool, &[(u32, u64, u64)])]) -> Tally {
+    /// Whether it stops; and of each worker process id, open and taken connections.
+    type Look<'l> = (bool, &'l [(u32, u64, u64)]);
+
+    fn looked(looks: &[Look<'_>]) -> Tally {
         let mut tally = Tally::default();
         for (stopping, workers) in looks {
             let worker = |(pid, open, taken): &(u32, u64, u64)| (*pid, Connections { open: *open, taken: *taken, stopping: *stopping });
@@ -109,6 +113,12 @@ mod tests {
     fn a_reload_on_the_way_neither_loses_nor_adds_any() {
         let tally = looked(&[(false, &[(1, 5, 100)]), (false, &[(1, 4, 100), (2, 3, 3)]), (true, &[(2, 1, 4)]), (true, &[])]);
         assert_eq!(counts(tally.ending().unwrap()), [8, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_worker_that_did_not_answer_once_is_not_counted_anew() {
+        let tally = looked(&[(false, &[(1, 5, 100), (2, 1, 50)]), (false, &[(1, 5, 100)]), (true, &[(1, 4, 100), (2, 1, 51)])]);
+        assert_eq!(counts(tally.ending().unwrap()), [2, 0, 0, 5]);
     }
 
     #[test]

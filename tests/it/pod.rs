@@ -519,7 +519,7 @@ async fn how_the_connections_of_a_pod_ended_is_counted_at_all_workers() {
         let stopped = stopping(&rig, Times { deregistration: Duration::from_secs(2), timeout: Duration::from_secs(8) });
         let known = |condition: fn(&Ending) -> bool| {
             let run = rig.run.path().to_owned();
-            eventually(async move || stop::result(&run).filter(&condition))
+            eventually(async move || stop::result(&run).filter(condition))
         };
         known(|ending| ending.unseen == 4).await;
         assert_eq!(rig.ask("a.example").await, "a", "{version}: it serves on");

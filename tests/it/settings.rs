@@ -575,6 +575,7 @@ fn clients_are_asked_to_leave_one_after_the_other_where_that_is_spread_over_time
         let (model, _) = site(Settings { close_spread, ..Settings::default() });
         run(&model, |haproxy| {
             let mut clients: Vec<TcpStream> = (0..40).map(|_| idle_http2(haproxy.address("http"))).collect();
+            let mut kept = TcpStream::connect(haproxy.address("http")).unwrap();
             haproxy.stop_softly();
             let is_told = |client: &TcpStream| {
                 client.set_nonblocking(true).unwrap();
@@ -585,8 +586,11 @@ fn clients_are_asked_to_leave_one_after_the_other_where_that_is_spread_over_time
             while !clients.iter().any(is_told) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // by then those of the same moment have been told as well
-            assert!(haproxy.command("show info").contains("\nStopping: 1\n"));
+            // by this answer those of the same moment have been told as well
+            kept.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            kept.read_to_string(&mut answer).unwrap();
+            assert_eq!(status(&answer), 200);
             let waiting = clients.iter().filter(|client| !is_told(client)).count();
             assert!(close_spread.is_none() || waiting > 0, "all at once");
             for client in &mut clients {
@@ -627,5 +631,18 @@ fn clients_are_asked_to_close_while_the_pod_is_about_to_stop_and_upgraded_ones_a
         let upgrade = "GET /upgrade HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n";
         let answer = ask(haproxy.address("http"), upgrade);
         assert!(answer.starts_with("HTTP/1.1 101") && kept(&answer), "{answer}");
+    });
+}
+
+#[test]
+fn health_checks_of_a_pod_that_is_drained_fail_and_requests_do_not() {
+    use haproxy_fleet::haproxy::maps::{DRAINED, FALSE, POD, TRUE};
+    let (model, _) = site(Settings { metrics: true, ..Settings::default() });
+    run(&model, |haproxy| {
+        let health = |path: &str| status(&ask(haproxy.health, &get(path, "")));
+        for (drained, expected) in [(TRUE, 503), (FALSE, 200)] {
+            assert_eq!(haproxy.command(&format!("set map {POD} {DRAINED} {drained}")), "");
+            assert_eq!((health("/healthz"), health("/metrics"), status(&haproxy.get("a.test", "/"))), (expected, 200, 200));
+        }
     });
 }
