@@ -1,7 +1,8 @@
 //! How HAProxy fares while a change spreads: what the operator compares between pods that have it and those that do not.
 //!
 //! It is looked at only while a reload is waited for and for a while after one: with 5,000 backends a look takes HAProxy
-//! 50 ms of processor time, in pieces. It has a connection of its own: nothing that is applied waits for it.
+//! 50 ms of processor time, in pieces. Each look has a connection of its own: nothing that is applied waits for it, and a
+//! worker that is to end does not wait for one that stays open.
 
 use super::apply::Shared;
 use super::runtime::{Command, Master, Session};
@@ -37,7 +38,6 @@ pub struct Health {
 /// Looks as long as somebody may want to know, until it is aborted.
 pub(super) async fn run(shared: Arc<Mutex<Shared>>, master: Master, status: watch::Sender<Status>) {
     let mut said = status.subscribe();
-    let mut session: Option<(u32, Session)> = None;
     let (mut reloads, mut until, mut number) = (0, Instant::now(), 0);
     loop {
         let wanted = {
@@ -49,34 +49,27 @@ pub(super) async fn run(shared: Arc<Mutex<Shared>>, master: Master, status: watc
             Instant::now() < until
         };
         if !wanted {
-            session = None;
             status.send_if_modified(|status| status.health.take().is_some());
             // the sender is here
             let _ = said.changed().await;
             continue;
         }
-        match look(&shared, &master, &mut session).await {
+        match look(&shared, &master).await {
             Ok(Some(health)) => {
                 number += 1;
                 status.send_modify(|status| status.health = Some(Health { number, reloads: status.reload_count, ..health }));
             }
             Ok(None) => {}
-            Err(error) => {
-                tracing::debug!(%error, "HAProxy does not say how it fares");
-                session = None;
-            }
+            Err(error) => tracing::debug!(%error, "HAProxy does not say how it fares"),
         }
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
 /// `None` while no worker serves.
-async fn look(shared: &Mutex<Shared>, master: &Master, session: &mut Option<(u32, Session)>) -> io::Result<Option<Health>> {
+async fn look(shared: &Mutex<Shared>, master: &Master) -> io::Result<Option<Health>> {
     let Some(worker) = shared.lock().await.worker else { return Ok(None) };
-    if session.as_ref().is_none_or(|(pid, session)| *pid != worker || session.is_stale()) {
-        *session = Some((worker, Session::open(&master.socket, worker, Duration::from_secs(2)).await?));
-    }
-    let Some((_, session)) = session else { return Ok(None) };
+    let mut session = Session::open(&master.socket, worker, Duration::from_secs(2)).await?;
     let answers = session.exchange(&[Command::plain("show stat -1 1 -1"), Command::plain("show stat -1 2 -1")]).await?;
     // a reload that came in between has other figures
     let is_same = shared.lock().await.worker == Some(worker);
