@@ -3,7 +3,7 @@
 
 use super::build::{Fleet, build, wanted_template};
 use super::controller::{Built, Rolling, Seen};
-use super::rollout::kubernetes::{Facts, Said, describe, has_pods, idle_wishes, is_moving, observe};
+use super::rollout::kubernetes::{Facts, Said, describe, has_pods, idle_wishes, is_held, is_moving, observe};
 use super::rollout::{Action, step};
 use crate::report::Diagnostic;
 use k8s_openapi::jiff::Timestamp;
@@ -55,6 +55,7 @@ pub fn plan(fleet: Fleet<'_>, seen: &Seen, agents: Agents<'_>, now: Timestamp) -
     let rollout = Rolling {
         status: describe(&observed, &decision, now),
         is_moving: is_moving(&observed, &decision),
+        is_held: is_held(&decision),
         recheck: decision.recheck_at.and_then(|at| at.duration_since(now).try_into().ok()),
         action: decision.action,
     };

@@ -37,7 +37,7 @@ async fn says(cluster: &Cluster, operator: &Operator, state: &str) -> RolloutSta
 
 #[tokio::test(start_paused = true)]
 async fn a_changed_template_goes_zone_by_zone_and_nothing_is_written_at_rest() {
-    let (cluster, operator) = Cluster::with(json!({"replicas": 5, "zones": [{"name": "a"}, {"name": "b"}, {"name": "c"}]})).await;
+    let (cluster, operator) = Cluster::with(json!({"replicas": 4, "zones": [{"name": "a"}, {"name": "b"}, {"name": "c"}]})).await;
     let before = cluster.stable();
     cluster.put(version("2"));
     for (zone, rest) in [("edge-a", vec!["edge-b", "edge-c"]), ("edge-b", vec!["edge-c"]), ("edge-c", vec![])] {
@@ -52,12 +52,12 @@ async fn a_changed_template_goes_zone_by_zone_and_nothing_is_written_at_rest() {
     let rollout = says(&cluster, &operator, "Complete").await;
     assert_eq!((rollout.template.as_str(), rollout.stable.as_deref()), (&*cluster.stable(), Some(&*cluster.stable())));
     let zones: Vec<(&str, i32, i32, i32)> = rollout.zones.iter().map(|it| (&*it.name, it.replicas, it.updated, it.ready)).collect();
-    assert_eq!(zones, [("a", 2, 2, 2), ("b", 2, 2, 2), ("c", 1, 1, 1)]);
+    assert_eq!(zones, [("a", 2, 2, 2), ("b", 1, 1, 1), ("c", 1, 1, 1)]);
     assert!(cluster.pods().iter().all(|pod| pod["metadata"]["annotations"][ANNOTATION_TEMPLATE] == *rollout.template));
-    cluster.rests(10 * MINUTE, "at rest").await;
+    cluster.rests(6 * MINUTE, "at rest").await;
     drop(operator);
     let _next = cluster.operator(Plan::default());
-    cluster.rests(10 * MINUTE, "an operator that starts").await;
+    cluster.rests(6 * MINUTE, "an operator that starts").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,24 +75,22 @@ async fn an_operator_that_dies_at_every_single_write_of_a_rollout_gets_it_done()
             }
             deaths += 1;
         }
-        // a turn, a template, going on and stopping and going on, the end of the turn: for each zone
-        assert!(deaths >= 10, "{action:?}: {deaths}");
+        // a turn, a template, going on, the end of the turn: for each zone
+        assert!(deaths >= 8, "{action:?}: {deaths}");
         cluster.assert_nothing_went_wrong(&format!("{action:?}"));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn writes_whose_answers_are_lost_or_refused_do_a_rollout_no_harm() {
-    for action in [Action::LoseAnswer, Action::Answer(409), Action::Answer(500)] {
-        let (cluster, operator) = Cluster::with(two_small_zones()).await;
-        drop(operator);
-        // every other one
-        let rules = (1..20).map(|n| Rule { matcher: Matcher::writes(), from: 2 * n, times: 1, action });
-        let _operator = cluster.operator(Plan { seed: 0, rules: rules.collect() });
-        cluster.put(version("2"));
-        cluster.serves("2", &format!("{action:?}")).await;
-        cluster.assert_nothing_went_wrong(&format!("{action:?}"));
-    }
+    let (cluster, operator) = Cluster::with(two_small_zones()).await;
+    drop(operator);
+    let troubles = [Action::LoseAnswer, Action::Answer(409), Action::Answer(500), Action::Answer(429)].into_iter().cycle();
+    let rules = troubles.zip(1..20).map(|(action, n)| Rule { matcher: Matcher::writes(), from: 2 * n, times: 1, action });
+    let _operator = cluster.operator(Plan { seed: 0, rules: rules.collect() });
+    cluster.put(version("2"));
+    cluster.serves("2", "every other write has trouble").await;
+    cluster.assert_nothing_went_wrong("every other write has trouble");
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,8 +105,8 @@ async fn two_controllers_that_both_believe_that_they_lead_do_no_harm() {
 /// What each of two controllers sees is some seconds old when it writes.
 #[tokio::test(start_paused = true)]
 async fn two_controllers_that_decide_on_what_was_once_the_case_never_drain_two_zones() {
-    for seed in 0..3_u64 {
-        let (cluster, one) = Cluster::with(two_zones()).await;
+    for seed in 0..2_u64 {
+        let (cluster, one) = Cluster::with(two_small_zones()).await;
         drop(one);
         cluster.onlooker.expect_old_decisions();
         let slow = |plural: &str, seconds: u64, from: u64| Rule {
@@ -127,7 +125,7 @@ async fn two_controllers_that_decide_on_what_was_once_the_case_never_drain_two_z
 
 #[tokio::test(start_paused = true)]
 async fn a_rollout_is_paused_goes_on_and_is_aborted_by_annotations() {
-    let (cluster, operator) = Cluster::with(two_zones()).await;
+    let (cluster, operator) = Cluster::with(json!({"replicas": 3, "zones": [{"name": "a"}, {"name": "b"}]})).await;
     let before = [cluster.deployment("edge-a")["spec"]["template"].clone(), cluster.deployment("edge-b")["spec"]["template"].clone()];
     let stable = cluster.stable();
     cluster.put(version("2"));
@@ -150,19 +148,19 @@ async fn a_rollout_is_paused_goes_on_and_is_aborted_by_annotations() {
     assert_eq!(after, before, "the very template before");
     cluster.rests(10 * MINUTE, "aborted").await;
     cluster.annotate(ANNOTATION_ABORT, None);
-    cluster.serves("2", "tried again").await;
+    cluster.until("it is tried again", || cluster.versions("edge-a").contains_key("2")).await;
     cluster.assert_nothing_went_wrong("pause and abort");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_template_that_never_becomes_ready_stops_in_the_first_zone_until_it_is_mended() {
-    let (cluster, operator) = Cluster::with(two_zones()).await;
+    let (cluster, operator) = Cluster::with(two_small_zones()).await;
     cluster.put(version("bad"));
     let rollout = says(&cluster, &operator, "Stalled").await;
     assert!(rollout.message.contains("in zone a is not ready and its time is over"), "{}", rollout.message);
     tokio::time::sleep(MINUTE).await;
     cluster.rests(10 * MINUTE, "stalled").await;
-    assert_eq!((cluster.is_all("edge-b", "1"), cluster.versions("edge-a")["1"], cluster.ready()), (true, 2, 4));
+    assert_eq!((cluster.is_all("edge-b", "1"), cluster.versions("edge-a")["1"], cluster.ready()), (true, 1, 2));
     cluster.put(version("2"));
     cluster.serves("2", "mended").await;
     says(&cluster, &operator, "Complete").await;
@@ -171,7 +169,7 @@ async fn a_template_that_never_becomes_ready_stops_in_the_first_zone_until_it_is
 
 #[tokio::test(start_paused = true)]
 async fn a_template_that_never_becomes_ready_is_taken_back_where_that_is_asked_for() {
-    let mut fleet = two_zones();
+    let mut fleet = two_small_zones();
     fleet["rollout"] = json!({"zonePolicy": {"autoAbort": true}});
     let (cluster, operator) = Cluster::with(fleet).await;
     let stable = cluster.stable();
@@ -183,8 +181,6 @@ async fn a_template_that_never_becomes_ready_is_taken_back_where_that_is_asked_f
     assert_eq!(cluster.stable(), stable);
     assert!(cluster.is_all("edge-b", "1"));
     cluster.rests(10 * MINUTE, "taken back").await;
-    cluster.put(version("2"));
-    cluster.serves("2", "mended").await;
     cluster.assert_nothing_went_wrong("a template that is taken back");
 }
 
@@ -206,13 +202,13 @@ async fn an_edit_in_the_middle_of_a_rollout_counts_at_once_and_so_does_its_rever
 
 #[tokio::test(start_paused = true)]
 async fn a_fleet_that_is_paused_in_the_middle_stops_its_deployment_and_nothing_else_is_written() {
-    let (cluster, operator) = Cluster::with(two_zones()).await;
+    let (cluster, operator) = Cluster::with(json!({"replicas": 3, "zones": [{"name": "a"}, {"name": "b"}]})).await;
     cluster.put(version("2"));
     // Kubernetes goes on in it
     let is_open = || cluster.versions("edge-a").len() == 2 && cluster.deployment("edge-a")["spec"]["paused"] != true;
     cluster.until("the first zone is in the middle", is_open).await;
     let writes = cluster.writes().len();
-    cluster.put(json!({"paused": true, "replicas": 6, "podAnnotations": {"example.com/version": "3"}}));
+    cluster.put(json!({"paused": true, "replicas": 4, "podAnnotations": {"example.com/version": "3"}}));
     says(&cluster, &operator, "Frozen").await;
     tokio::time::sleep(MINUTE).await;
     assert_eq!(cluster.writes()[writes..], ["apply deployments/edge-a"]);
@@ -222,18 +218,18 @@ async fn a_fleet_that_is_paused_in_the_middle_stops_its_deployment_and_nothing_e
     assert_eq!(cluster.versions("edge-a"), there);
     cluster.put(json!({"paused": false}));
     cluster.serves("3", "thawed").await;
-    assert_eq!(cluster.pods().len(), 6);
+    assert_eq!(cluster.pods().len(), 4);
     cluster.assert_nothing_went_wrong("spec.paused");
 }
 
 #[tokio::test(start_paused = true)]
 async fn somebody_elses_pause_and_size_of_a_deployment_are_put_right() {
-    let (cluster, _operator) = Cluster::with(two_zones()).await;
+    let (cluster, _operator) = Cluster::with(two_small_zones()).await;
     cluster.edit("edge-a", json!({"spec": {"paused": true}}));
-    cluster.edit("edge-b", json!({"spec": {"replicas": 3}}));
-    cluster.until("it is put right", || cluster.is_at("1") && cluster.pods().len() == 4).await;
-    cluster.edit("edge-b", json!({"spec": {"replicas": 1}}));
-    cluster.until("it is put right again", || cluster.is_at("1") && cluster.pods().len() == 4).await;
+    cluster.edit("edge-b", json!({"spec": {"replicas": 2}}));
+    cluster.until("it is put right", || cluster.is_at("1") && cluster.pods().len() == 2).await;
+    cluster.edit("edge-b", json!({"spec": {"replicas": 0}}));
+    cluster.until("it is put right again", || cluster.is_at("1") && cluster.pods().len() == 2).await;
     assert_eq!(cluster.onlooker.forgive(), 1, "a pod was taken out of turn by somebody else");
     cluster.put(version("2"));
     cluster.serves("2", "rolled out").await;
@@ -360,7 +356,7 @@ async fn the_last_pod_that_serves_is_drained_by_force_only_and_no_rollout_goes_o
     let says_why = || rollout(&operator).message.contains("`:force` drains it all the same");
     cluster.until("it says why not", || says_why() && cluster.ready() == 1).await;
     cluster.put(version("2"));
-    tokio::time::sleep(2 * MINUTE).await;
+    tokio::time::sleep(MINUTE / 3).await;
     assert_eq!((cluster.ready(), cluster.is_all("edge", "1")), (1, true));
     cluster.annotate(ANNOTATION_DRAIN, Some(&format!("{},{}:force", pods[0], pods[1])));
     cluster.until("it is drained by force", || cluster.ready() == 0).await;
@@ -371,7 +367,7 @@ async fn the_last_pod_that_serves_is_drained_by_force_only_and_no_rollout_goes_o
 
 /// What an operator before planned rollouts left behind.
 async fn old_objects(cluster: &Cluster, more: Value) {
-    let spec = spec(more);
+    let spec = spec(&more);
     cluster.put(spec.clone());
     let deployment = IngressDeployment { meta: Meta::named("infra", "edge"), spec: serde_json::from_value(spec).unwrap() };
     let uid = cluster.fleet()["metadata"]["uid"].as_str().unwrap().to_owned();

@@ -1,9 +1,9 @@
 //! Looks on while a fleet is rolled out, and notes what must never happen.
 
-use crate::fleet_rollout_world::{View, now, ready_since, stays};
+use crate::fleet_rollout_world::{View, is_drained, now, ready_since, stays};
 use haproxy_fleet::api::IngressDeploymentSpec;
-use haproxy_fleet::fleet::build::{ANNOTATION_DRAINED, ANNOTATION_TEMPLATE, ANNOTATION_TURN};
-use k8s_openapi::jiff::SignedDuration;
+use haproxy_fleet::fleet::build::{ANNOTATION_TEMPLATE, ANNOTATION_TURN};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,13 +113,10 @@ impl Onlooker {
             let metadata = &deployment["metadata"];
             let is_of = |pod: &&Value| pod["metadata"]["ownerReferences"][0]["uid"] == metadata["uid"];
             let pods: Vec<&Value> = view.pods.iter().filter(is_of).collect();
-            let wait = SignedDuration::from_secs(deployment["spec"]["minReadySeconds"].as_i64().unwrap_or(0));
-            let is_available = |pod: &&&Value| stays(pod) && ready_since(pod).is_some_and(|since| since + wait <= now);
-            let drained = metadata["annotations"][ANNOTATION_DRAINED].as_str().unwrap_or_default();
-            let is_drained = |pod: &Value| drained.split(',').any(|name| pod["metadata"]["name"] == name);
+            let available: Vec<&&Value> = pods.iter().filter(|pod| is_available(pod, deployment, now)).collect();
             let count = |number: usize| i64::try_from(number).unwrap();
-            let available = count(pods.iter().filter(is_available).count());
-            let ready = count(pods.iter().filter(is_available).filter(|pod| !is_drained(pod)).count());
+            let ready = count(available.iter().filter(|pod| !is_drained(pod, deployment)).count());
+            let available = count(available.len());
             Zone { name: metadata["name"].as_str().unwrap().to_owned(), pods, ready, available, deployment }
         };
         view.deployments.iter().map(zone).collect()
@@ -173,12 +170,12 @@ impl Onlooker {
         // what is there beyond the size of a zone goes whatever anybody does
         let is_new = pod["metadata"]["annotations"][ANNOTATION_TEMPLATE] == zone.deployment["metadata"]["annotations"][ANNOTATION_TEMPLATE];
         let cause = if is_new && cause == Cause::Rollout { Cause::Closing } else { cause };
-        let counted = zone.counts(pod, now(self.start));
+        let counted = is_available(pod, zone.deployment, now(self.start)) && !is_drained(pod, zone.deployment);
         if cause == Cause::Closing {
             let is_more = zone.available > zone.replicas();
             return self.expect(!counted || is_more, || format!("{name} is taken as the last old one, and {deployment} misses it"));
         }
-        let least = self.least(view, &zones, &zone);
+        let least = least(view, &zones, &zone);
         let spare = |ready: i64, least: i64| !counted || ready > least;
         self.expect(spare(zone.available, least.zone), || format!("{name} is taken, {deployment} has {} ready", zone.available));
         if !self.is_prompt() {
@@ -191,19 +188,19 @@ impl Onlooker {
         self.expect(zone.has_turn(), || format!("{name} is taken out of turn ({cause:?})"));
         self.expect(!zones.iter().any(Zone::has_turn), || format!("{name} is taken while two have the turn"));
     }
+}
 
-    fn least(&self, view: &View, others: &[Zone], zone: &Zone) -> Least {
-        let spec: IngressDeploymentSpec = serde_json::from_value(view.fleet["spec"].clone()).unwrap();
-        let asked = i64::from(spec.total_replicas());
-        let there = zone.replicas() + others.iter().map(Zone::replicas).sum::<i64>();
-        let total = if spec.autoscaling.is_some() { there } else { asked.min(there) };
-        let budget = spec.disruption.max_unavailable.map_or((asked / 4).max(1), i64::from);
-        let label = &zone.deployment["spec"]["selector"]["matchLabels"]["haproxy-fleet.dev/zone"];
-        let listed = spec.zones.iter().find(|listed| *label == *listed.name);
-        Least {
-            fleet: spec.rollout.min_ready.map_or(total - budget, i64::from),
-            zone: listed.and_then(|listed| listed.min_ready).map_or(0, i64::from),
-        }
+fn least(view: &View, others: &[Zone], zone: &Zone) -> Least {
+    let spec: IngressDeploymentSpec = serde_json::from_value(view.fleet["spec"].clone()).unwrap();
+    let asked = i64::from(spec.total_replicas());
+    let there = zone.replicas() + others.iter().map(Zone::replicas).sum::<i64>();
+    let total = if spec.autoscaling.is_some() { there } else { asked.min(there) };
+    let budget = spec.disruption.max_unavailable.map_or((asked / 4).max(1), i64::from);
+    let label = &zone.deployment["spec"]["selector"]["matchLabels"]["haproxy-fleet.dev/zone"];
+    let listed = spec.zones.iter().find(|listed| *label == *listed.name);
+    Least {
+        fleet: spec.rollout.min_ready.map_or(total - budget, i64::from),
+        zone: listed.and_then(|listed| listed.min_ready).map_or(0, i64::from),
     }
 }
 
@@ -213,11 +210,8 @@ struct Least {
     zone: i64,
 }
 
-impl Zone<'_> {
-    fn counts(&self, pod: &Value, now: k8s_openapi::jiff::Timestamp) -> bool {
-        let wait = SignedDuration::from_secs(self.deployment["spec"]["minReadySeconds"].as_i64().unwrap_or(0));
-        let drained = self.deployment["metadata"]["annotations"][ANNOTATION_DRAINED].as_str().unwrap_or_default();
-        let is_drained = drained.split(',').any(|name| pod["metadata"]["name"] == name);
-        stays(pod) && !is_drained && ready_since(pod).is_some_and(|since| since + wait <= now)
-    }
+/// Whether Kubernetes calls a pod available.
+fn is_available(pod: &Value, deployment: &Value, now: Timestamp) -> bool {
+    let wait = SignedDuration::from_secs(deployment["spec"]["minReadySeconds"].as_i64().unwrap_or(0));
+    stays(pod) && ready_since(pod).is_some_and(|since| since + wait <= now)
 }

@@ -1,6 +1,8 @@
 //! A cluster around the controller of fleets as it runs in the operator: the real planner and the real objects, against
 //! an API server, what plays Kubernetes, and somebody who looks on.
 
+#![allow(clippy::needless_pass_by_value)] // calls read better without a reference to what they make
+
 use crate::fleet_controller_rig::{Operator, Withdrawn, api_server, fleet};
 use crate::fleet_objects::context;
 use crate::fleet_rollout_onlooker::Onlooker;
@@ -24,9 +26,9 @@ use tokio::time::Instant;
 use tower::Layer;
 
 /// Agents find an operator that begins to lead within this time.
-const TO_CONNECT: Duration = Duration::from_secs(4);
+const TO_CONNECT: Duration = Duration::from_secs(2);
 /// Kubernetes is faster than operators.
-const QUIET: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_millis(1500);
 
 /// What the operator decides by. Agents have confirmed whatever is ready.
 struct Planner {
@@ -70,13 +72,13 @@ impl Drop for Cluster {
 }
 
 /// A fleet whose pods start, count and end within seconds, with `more` of its spec.
-pub(crate) fn spec(more: Value) -> Value {
+pub(crate) fn spec(more: &Value) -> Value {
     let mut spec = json!({
         "ingressClassName": "edge", "podAnnotations": {VERSION: "1"}, "publishing": {"type": "Private"},
         "drain": {"deregistrationDelay": "5s", "timeout": "5s"},
-        "rollout": {"minReadySeconds": 2, "progressDeadlineSeconds": 60},
+        "rollout": {"minReadySeconds": 1, "progressDeadlineSeconds": 20},
     });
-    json_patch::merge(&mut spec, &more);
+    json_patch::merge(&mut spec, more);
     spec
 }
 
@@ -96,7 +98,7 @@ impl Cluster {
     /// A cluster with a fleet whose pods all serve, and its operator.
     pub(crate) async fn with(more: Value) -> (Self, Operator) {
         let cluster = Self::new();
-        cluster.put(spec(more));
+        cluster.put(spec(&more));
         let operator = cluster.operator(Plan::default());
         cluster.serves("1", "created").await;
         (cluster, operator)

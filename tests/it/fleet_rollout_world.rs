@@ -60,7 +60,8 @@ pub(crate) fn stays(pod: &Value) -> bool {
     pod["metadata"]["deletionTimestamp"].is_null()
 }
 
-fn is_named(pod: &Value, deployment: &Value) -> bool {
+/// Whether a pod is drained by hand.
+pub(crate) fn is_drained(pod: &Value, deployment: &Value) -> bool {
     let drained = deployment["metadata"]["annotations"][ANNOTATION_DRAINED].as_str().unwrap_or_default();
     drained.split(',').any(|name| pod["metadata"]["name"] == name)
 }
@@ -477,7 +478,7 @@ impl World {
             let name = text(&pod["metadata"]["name"]);
             let later = |seconds: u64| Instant::now() + Duration::from_secs(seconds);
             if !stays(pod) {
-                let end = *self.ends.entry(name.clone()).or_insert_with(|| later(drawn(&name, 3, 4)));
+                let end = *self.ends.entry(name.clone()).or_insert_with(|| later(drawn(&name, 2, 2)));
                 if Instant::now() >= end {
                     self.server.remove("v1", "Pod", "infra", &name);
                 } else {
@@ -485,13 +486,13 @@ impl World {
                 }
                 continue;
             }
-            let start = *self.starts.entry(name.clone()).or_insert_with(|| later(drawn(&name, 1, 3)));
+            let start = *self.starts.entry(name.clone()).or_insert_with(|| later(drawn(&name, 1, 1)));
             if Instant::now() < start {
                 self.wait_until(start);
             }
             let is_bad = pod["metadata"]["annotations"][VERSION].as_str().is_some_and(|version| version.starts_with(BAD));
-            let is_drained = view.deployments.iter().any(|deployment| is_named(pod, deployment));
-            let is_ready = Instant::now() >= start && !is_bad && !is_drained;
+            let is_out = view.deployments.iter().any(|deployment| is_drained(pod, deployment));
+            let is_ready = Instant::now() >= start && !is_bad && !is_out;
             if is_ready != ready_since(pod).is_some() {
                 self.turn(&name, is_ready);
             }
@@ -558,21 +559,17 @@ fn roll(spec: &Spec, sets: &mut Sets, status: &mut Status, now: &str) {
     let grown = |size: i64, total: i64| {
         if total >= spec.most() { size } else { size + (spec.most() - total).min(spec.replicas - size) }
     };
-    let new = match sets.iter().position(|set| set.hash == spec.hash) {
-        Some(new) => {
-            if status.progress().is_none() {
-                status.set(("Progressing", "True", "FoundNewReplicaSet"), now);
-            }
-            new
-        }
-        None => {
-            let (hash, template, size) = (spec.hash.clone(), spec.template.clone(), grown(0, total(sets)));
-            let (desired, most) = (spec.replicas, spec.most());
-            sets.push(Set { hash, template, size, desired, most, pods: 0, ready: 0, available: 0, made: 0 });
-            status.set(("Progressing", "True", "NewReplicaSetCreated"), now);
-            sets.len() - 1
-        }
-    };
+    let new = sets.iter().position(|set| set.hash == spec.hash);
+    if new.is_some() && status.progress().is_none() {
+        status.set(("Progressing", "True", "FoundNewReplicaSet"), now);
+    }
+    let new = new.unwrap_or_else(|| {
+        let (hash, template, size) = (spec.hash.clone(), spec.template.clone(), grown(0, total(sets)));
+        let (desired, most) = (spec.replicas, spec.most());
+        sets.push(Set { hash, template, size, desired, most, pods: 0, ready: 0, available: 0, made: 0 });
+        status.set(("Progressing", "True", "NewReplicaSetCreated"), now);
+        sets.len() - 1
+    });
     let size = sets[new].size;
     if size > spec.replicas {
         sets[new].scale(spec, spec.replicas);

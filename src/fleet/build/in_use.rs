@@ -45,7 +45,7 @@ impl Applied {
 
 /// What a Deployment is and has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools)] // each is a fact of its own
+#[allow(clippy::struct_excessive_bools)] // each says what it is in Kubernetes
 pub struct InUse {
     /// Its listed zone.
     pub zone: Option<String>,

@@ -48,6 +48,8 @@ pub struct Rolling {
     pub status: RolloutStatus,
     /// Whether anything is left to be done, or may be soon.
     pub is_moving: bool,
+    /// Whether somebody or something else has to do that.
+    pub is_held: bool,
     /// When time alone changes something.
     pub recheck: Option<Duration>,
 }
@@ -118,6 +120,9 @@ impl Outcome {
 /// When to look again at what waits for the cluster.
 pub(super) const SOON: Duration = Duration::from_secs(2);
 
+/// When to look again at what goes on when others do something: all but the word of an agent is watched.
+const HELD: Duration = Duration::from_secs(30);
+
 /// When to look again at what is refused: what stands in its way, such as an older fleet of its class, is not watched.
 const REFUSED: Duration = Duration::from_secs(10);
 
@@ -181,7 +186,7 @@ impl Looker {
             if let Some(action) = &rolling.action {
                 self.act(fleet, action).await?;
             }
-            let soon = rolling.is_moving.then_some(SOON);
+            let soon = rolling.is_moving.then_some(if rolling.is_held { HELD } else { SOON });
             again = [again, soon, rolling.recheck].into_iter().flatten().min();
             outcome.is_moving = rolling.is_moving;
             outcome.rollout = Some(rolling.status);

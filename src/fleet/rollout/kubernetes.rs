@@ -259,6 +259,12 @@ pub fn is_moving(observed: &Observed, decision: &Decision) -> bool {
     decision.action.is_some() || decision.reasons.iter().any(|reason| reason.why != Why::AsAsked) || !observed.zones.iter().all(is_whole)
 }
 
+/// Whether there is nothing to do before somebody changes something, or a pod becomes what it is to be.
+pub fn is_held(decision: &Decision) -> bool {
+    let is_held = |why: Why| matches!(why, Why::AsAsked | Why::Paused | Why::Frozen | Why::Aborted | Why::Stalled);
+    decision.action.is_none() && decision.reasons.iter().all(|reason| is_held(reason.why))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -470,8 +476,11 @@ mod tests {
         let mut world = World::new();
         world.desired = "t2";
         assert_eq!(world.told().0, "Progressing");
+        let held = |world: &World| is_held(&step(&world.observed(), NOW.parse().unwrap()));
+        assert!(!held(&world));
         world.annotate(&[(crate::api::ANNOTATION_ROLLOUT, "paused")]);
         assert_eq!(world.told(), ("Paused".to_owned(), "the rollout is paused".to_owned()));
+        assert!(held(&world), "it is not looked at time and again until somebody changes something");
         world.annotate(&[(crate::api::ANNOTATION_ABORT, "t2")]);
         assert_eq!(world.told().0, "Aborted");
         world.annotate(&[]);

@@ -203,7 +203,9 @@ impl<'o> Look<'o> {
         let common = observed.zones.first().map(|zone| &zone.template)?;
         let runs = |zone: &Zone| zone.template == *common && !zone.is_mixed() && self.trouble(zone).is_none();
         let runs_all = self.zones().all(runs) && self.zones().any(|zone| self.ready(zone) > 0);
-        if runs_all && observed.stable.as_ref() != Some(common) {
+        // Kubernetes may have ended what was given up in the meantime
+        let is_given_up = observed.is_aborted() && observed.stable.is_some() && *common == observed.desired;
+        if runs_all && !is_given_up && observed.stable.as_ref() != Some(common) {
             let reason = Reason::new(Why::Acts, format!("all zones run the template {common}"));
             return Some((Action::Settle(common.clone()), reason));
         }

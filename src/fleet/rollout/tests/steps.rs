@@ -263,6 +263,17 @@ fn what_all_zones_run_is_remembered_before_the_next_rollout_begins() {
 }
 
 #[test]
+fn a_template_that_is_given_up_while_its_last_pods_come_is_taken_back_all_the_same() {
+    let mut fleet = fleet();
+    (fleet.stable, fleet.aborted) = (Some(template("older")), Some(template("old")));
+    assert_eq!(change(&fleet), Some(Change::TakeTurn));
+    fleet.zones[0].turn = true;
+    assert_eq!(change(&fleet), Some(Change::Template(template("older"))));
+    fleet.stable = None;
+    assert_eq!(decide(&fleet).action, Some(Action::Settle(template("old"))), "there is nothing to go back to");
+}
+
+#[test]
 fn a_rollout_never_takes_more_than_min_ready_and_the_budget_leave() {
     let mut fleet = fleet();
     fleet.zones.remove(1);
