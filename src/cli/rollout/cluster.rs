@@ -22,6 +22,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Who writes these annotations, as `managedFields` show it.
@@ -135,6 +136,9 @@ impl Verbs for Cluster {
 
     async fn order(&self, fleet: &Fleet, order: &Order) -> Result<Done, Error> {
         let id = format!("{}/{}", fleet.namespace, fleet.name);
+        if let Order::Drain { target, .. } = order {
+            has(fleet, target)?;
+        }
         let message = match order {
             Order::Pause => format!("the rollout of {id} is paused; sizes and drains by hand go on"),
             Order::Resume => format!("the rollout of {id} goes on"),
@@ -176,6 +180,23 @@ fn annotations(said: &Value, fleet: &Fleet, order: &Order, now: &str) -> Result<
             json!({ANNOTATION_DRAIN: written(&wishes)})
         }
     })
+}
+
+/// Refuses to drain what is not there: it would be a wish that nobody sees.
+fn has(fleet: &Fleet, target: &Target) -> Result<(), Error> {
+    let zones = fleet.rollout.iter().flat_map(|rollout| rollout.zones.iter().filter_map(|zone| zone.name.as_deref()));
+    let (kind, name, known): (&str, &str, BTreeSet<&str>) = match target {
+        Target::Pod(name) => ("pod", name, fleet.replicas.iter().map(|replica| replica.name.as_str()).collect()),
+        Target::Zone(name) => ("zone", name, zones.chain(fleet.replicas.iter().filter_map(|replica| replica.zone.as_deref())).collect()),
+        // pods may come there later
+        Target::Node(_) => return Ok(()),
+    };
+    if known.contains(name) {
+        return Ok(());
+    }
+    let known: Vec<&str> = known.into_iter().collect();
+    let help = if known.is_empty() { format!("it has no {kind}s") } else { format!("it has {}", known.join(", ")) };
+    Err(Error::new(format_args!("{}/{} has no {kind} {name}", fleet.namespace, fleet.name), help))
 }
 
 fn place(target: &Target) -> Place {
@@ -297,6 +318,17 @@ mod tests {
         assert_eq!(after(&said("pod/a:force"), &undrain("pod/a")).unwrap(), json!({"haproxy-fleet.dev/drain": null}));
         let refused = after(&said("pod/a"), &undrain("pod/b")).unwrap_err();
         assert!(refused.contains("pod/b of infra/edge is not drained by hand") && refused.contains("these are: pod/a"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_drained_and_what_is_there_is_named() {
+        let mut edge = fleet(&object("t1"));
+        edge.replicas = vec![Replica { name: "edge-1".into(), zone: Some("b".into()), ..Replica::default() }];
+        let said = |target: &str| has(&edge, &target.parse().unwrap()).map_err(|error| error.to_string());
+        assert_eq!((said("pod/edge-1"), said("zone/a"), said("zone/b"), said("node/n")), (Ok(()), Ok(()), Ok(()), Ok(())));
+        let refused = said("pod/edge-2").unwrap_err();
+        assert!(refused.contains("infra/edge has no pod edge-2") && refused.contains("it has edge-1"), "{refused}");
+        assert!(said("zone/c").unwrap_err().contains("it has a, b"));
     }
 
     #[test]

@@ -220,7 +220,7 @@ async fn give(verbs: &impl Verbs, named: Option<&FleetName>, order: &Order, out:
         Order::Drain { target, .. } | Order::Undrain(target) => Some(target),
         _ => None,
     };
-    if target.is_some() && named.is_none() && status.fleets.len() > 1 {
+    if target.is_some() {
         verbs.having(&mut status).await?;
     }
     let fleet = choice::fleet(&status, named, target)?;

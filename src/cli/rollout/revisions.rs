@@ -64,7 +64,12 @@ pub(in crate::cli) fn history(arguments: &HistoryArguments, out: &mut Output) ->
         let status = cluster.status().await?;
         let fleet = choice::fleet(&status, arguments.whose.fleet.as_ref(), None)?;
         let object = cluster.object(fleet).await?;
-        for line in table(&cluster.revisions(fleet).await?, &object) {
+        let kept = cluster.revisions(fleet).await?;
+        if kept.is_empty() {
+            out.line("none is kept yet: a revision is once all pods have it")?;
+            return Ok(Exit::Success);
+        }
+        for line in table(&kept, &object) {
             out.line(&printable(&line, false))?;
         }
         Ok(Exit::Success)
