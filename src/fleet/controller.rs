@@ -84,6 +84,8 @@ pub struct FleetState {
     pub refused: Vec<Diagnostic>,
     /// Objects that cannot be as asked until somebody changes something.
     pub problems: Vec<Diagnostic>,
+    /// What was found beside that, such as wishes that nobody can fulfil. The fleet is as asked all the same.
+    pub findings: Vec<Diagnostic>,
     /// Why the last look failed, if it did. It is tried again.
     pub failure: Option<String>,
     /// How far its deletion is, if it is deleted.

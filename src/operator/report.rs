@@ -129,7 +129,8 @@ fn look<'l>(
 ) -> BTreeMap<FleetId, Looked<'l>> {
     let one = |(key, state): (&FleetKey, &'l FleetState)| {
         let fleet = FleetId { namespace: key.namespace.as_str().into(), name: key.name.as_str().into() };
-        let beside: Vec<Diagnostic> = state.problems.iter().chain(&state.refused).cloned().chain(refusals(&fleet, agents)).collect();
+        let beside: Vec<Diagnostic> =
+            state.problems.iter().chain(&state.refused).chain(&state.findings).cloned().chain(refusals(&fleet, agents)).collect();
         let reading = Reading::of(&fleet, state, translated, agents, started, now);
         let translated_ones = reading.as_ref().and_then(|reading| reading.view).map(|view| view.findings.iter());
         let mut own: Vec<Diagnostic> = translated_ones.into_iter().flatten().chain(&beside).cloned().collect();

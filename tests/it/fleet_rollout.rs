@@ -349,6 +349,16 @@ async fn pods_zones_and_nodes_are_drained_by_hand_and_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wish_that_nobody_can_fulfil_is_told_and_the_fleet_is_as_asked_all_the_same() {
+    let (cluster, operator) = Cluster::with(json!({"replicas": 2})).await;
+    cluster.annotate(ANNOTATION_DRAIN, Some("pod/nope,everything"));
+    cluster.until("it is told", || operator.state().findings.len() == 2).await;
+    assert_eq!(operator.state().problems, []);
+    cluster.annotate(ANNOTATION_DRAIN, None);
+    cluster.until("it is told no more", || operator.state().findings.is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_last_pod_that_serves_is_drained_by_force_only_and_no_rollout_goes_on_meanwhile() {
     let (cluster, operator) = Cluster::with(json!({"replicas": 2})).await;
     let pods: Vec<String> = cluster.pods().iter().map(|pod| format!("pod/{}", pod["metadata"]["name"].as_str().unwrap())).collect();

@@ -139,10 +139,11 @@ fn a_zone_is_lost_and_comes_back() {
 /// A process of HAProxy of a pod: its master, or the worker that serves.
 fn haproxy_of(setting: &Setting, pod: &Value, is_worker: bool) -> Outcome<(NodeHandle, String)> {
     let node = node_of(setting, pod)?;
-    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().replace('-', "_");
+    // systemd's names of control groups have no dashes
+    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().replace('-', "[-_]");
     // of all processes on the machine those of this pod, by its control group
     let script = format!(
-        "for p in $(pgrep -x haproxy); do grep -q {uid} /proc/$p/cgroup 2>/dev/null && echo $p $(ps -o ppid= -p $p) $(ps -o comm= -p $(ps -o ppid= -p $p)); done; true"
+        "for p in $(pgrep -x haproxy); do grep -q '{uid}' /proc/$p/cgroup 2>/dev/null && echo $p $(ps -o ppid= -p $p) $(ps -o comm= -p $(ps -o ppid= -p $p)); done; true"
     );
     let output = node.command("sh")?.args(["-c", &script]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -81,7 +81,7 @@ pub(super) enum Look {
     /// The fleet is no more.
     Gone,
     /// It was looked at.
-    Done(Outcome),
+    Done(Box<Outcome>),
     /// Something is not there yet.
     Waits(String),
     /// The API server took too long.
@@ -97,6 +97,7 @@ pub(super) struct Outcome {
     paused: bool,
     refused: Vec<Diagnostic>,
     problems: Vec<Diagnostic>,
+    findings: Vec<Diagnostic>,
     deletion: Option<Step>,
     rollout: Option<RolloutStatus>,
     /// Whether pods that come and go are to be looked at: its rollout goes on.
@@ -111,6 +112,7 @@ impl Outcome {
         state.paused = self.paused;
         state.refused = self.refused;
         state.problems = self.problems;
+        state.findings = self.findings;
         state.deletion = self.deletion;
         state.rollout = self.rollout;
         state.failure = None;
@@ -169,19 +171,19 @@ impl Looker {
             Ok(built) => {
                 if !has_finalizer(&fleet) && !self.hold(&fleet).await? {
                     outcome.again = Some(SOON);
-                    return Ok(Look::Done(outcome));
+                    return Ok(Look::Done(Box::new(outcome)));
                 }
                 self.bring_about(&fleet, built, &mut outcome).await?;
             }
         }
-        Ok(Look::Done(outcome))
+        Ok(Look::Done(Box::new(outcome)))
     }
 
     async fn bring_about(&mut self, fleet: &Value, built: Built, outcome: &mut Outcome) -> Result<(), ApplyError> {
         let applied = if outcome.paused { self.applier.write(&built.objects).await? } else { self.applier.apply(&built.objects).await? };
         let mut again = applied.waits.then_some(SOON);
         outcome.problems = applied.problems;
-        outcome.problems.extend(built.findings);
+        outcome.findings = built.findings;
         if let Some(rolling) = built.rollout {
             if let Some(action) = &rolling.action {
                 self.act(fleet, action).await?;
@@ -233,16 +235,16 @@ impl Looker {
     async fn take_down(&mut self, fleet: &Value, mut outcome: Outcome) -> Result<Look, ApplyError> {
         if !has_finalizer(fleet) {
             // somebody else's finalizer keeps it
-            return Ok(Look::Done(outcome));
+            return Ok(Look::Done(Box::new(outcome)));
         }
         let (step, problems) = self.deletion.advance(&self.client, &self.applier, &fleet["spec"]).await?;
         outcome.problems = problems;
         outcome.deletion = Some(step);
         if step == Step::Done && self.release(fleet).await? {
-            return Ok(Look::Done(outcome));
+            return Ok(Look::Done(Box::new(outcome)));
         }
         outcome.again = Some(SOON);
-        Ok(Look::Done(outcome))
+        Ok(Look::Done(Box::new(outcome)))
     }
 
     /// Adds the finalizer, before anything outside exists. False: the fleet changed meanwhile.
