@@ -131,6 +131,8 @@ impl Edge {
     }
 
     fn send(&self, rate: f64, lasting: bool) -> Outcome<Handle> {
+        // twice as many as are busy at a time, so that no request waits for one
+        let enough = |share: f64, seconds: f64| count(2.0 * rate * share / 100.0 * seconds).max(16);
         let part = |name: &str, share: f64, protocol: Protocol, path: &str, unit: Unit, connections: usize| {
             let target = Target::new(self.address, HOST, path);
             Part { name: name.to_owned(), share, config: Config { protocol, unit, connections, ..Config::new(vec![target]) } }
@@ -140,12 +142,12 @@ impl Edge {
             part("kept", 58.0, Protocol::Http1KeepAlive, "/", Unit::Request, 16),
             part("new", 29.0, Protocol::Http1Close, "/", Unit::Request, 64),
             part("h2", 10.0, Protocol::Http2, "/", Unit::Request, 4),
-            part("slow", 2.0, Protocol::Http1KeepAlive, "/slow?for=2s", Unit::Request, 32),
+            part("slow", 2.0, Protocol::Http1KeepAlive, "/slow?for=2s", Unit::Request, enough(2.0, 2.0)),
         ];
         if lasting {
             let download = Unit::Download { bytes_per_second: 60_000 };
-            parts.push(part("sockets", 0.5, Protocol::Http1KeepAlive, "/ws", socket, 64));
-            parts.push(part("downloads", 0.5, Protocol::Http1Close, "/bytes?n=300000", download, 64));
+            parts.push(part("sockets", 0.5, Protocol::Http1KeepAlive, "/ws", socket, enough(0.5, 5.0)));
+            parts.push(part("downloads", 0.5, Protocol::Http1Close, "/bytes?n=300000", download, enough(0.5, 5.0)));
         }
         Load::start_mix(Mix { rate, duration: None, parts }).map_err(Failure::new)
     }
@@ -158,6 +160,11 @@ impl Edge {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a few hundred
+fn count(number: f64) -> usize {
+    number.ceil() as usize
 }
 
 /// Whether a pod is ready.
