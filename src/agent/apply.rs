@@ -4,7 +4,7 @@ use super::execute::{Outcome, execute};
 use super::last_good::Directory;
 use super::process::Haproxy;
 use super::runtime::{Master, Session};
-use super::status::{Refusal, Status};
+use super::status::{Refusal, ReloadRecord, Status};
 use super::{Inbox, Reloads, Settings, UpdateContent};
 use crate::haproxy::bundle::{Bundle, Change, Content, Digest, Name, Resource, ResourceKey, Server, Servers, file_of};
 use crate::haproxy::plan::{Plan, Process, Step, Target, is_same, plan};
@@ -90,6 +90,8 @@ pub(crate) struct Applier {
     pub(crate) told_drained: Option<bool>,
     /// When to try again to tell it.
     pub(crate) drained_due: Option<Instant>,
+    /// A reload that was not told yet: it is told along with what it led to.
+    pub(crate) reloaded: Option<ReloadRecord>,
     pub(crate) status: watch::Sender<Status>,
 }
 
@@ -371,9 +373,13 @@ impl Applier {
     }
 
     /// Says what is.
-    pub(crate) fn publish(&self) {
+    pub(crate) fn publish(&mut self) {
+        let reloaded = self.reloaded.take();
         let refused: Vec<Refusal> = self.refusals.values().map(|(_, refusal)| refusal.clone()).collect();
         self.status.send_modify(|status| {
+            if let Some(record) = reloaded {
+                status.reloaded(record);
+            }
             status.ready = self.base != Base::Bootstrap && self.haproxy.is_up();
             status.last_good = matches!(self.base, Base::LastGood(_));
             status.out_of_sync = !self.synced && self.generation > 0;

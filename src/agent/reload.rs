@@ -114,11 +114,7 @@ impl Applier {
             self.look_inside().await?;
         }
         self.relay(&processes.old).await;
-        let record = ReloadRecord { generation: self.generation, reason };
-        self.status.send_if_modified(|status| {
-            status.reloaded(record);
-            false
-        });
+        self.reloaded = Some(ReloadRecord { generation: self.generation, reason });
         Ok(())
     }
 

@@ -92,6 +92,7 @@ pub(super) async fn start(settings: Settings, inbox: Arc<Inbox>) -> Result<(Appl
         meanwhile: None,
         told_drained: None,
         drained_due: None,
+        reloaded: None,
         status,
     };
     if applier.haproxy.is_up() {
