@@ -309,8 +309,9 @@ const HEARD: Duration = Duration::from_secs(2);
 /// that of HAProxy.
 async fn take_leave(follower: &Follower, mut status: watch::Receiver<Status>, directory: &Path) {
     let Some(ending) = stop::result(directory) else { return };
-    let gone = tokio::time::timeout(NOTICED, status.wait_for(|status| status.worker_pid.is_none())).await;
-    if gone.is_ok() {
+    // what comes back keeps everybody else from saying anything: it does not stay
+    let gone = tokio::time::timeout(NOTICED, status.wait_for(|status| status.worker_pid.is_none())).await.is_ok();
+    if gone {
         // what was written last, as HAProxy ended
         let ending = stop::result(directory).unwrap_or(ending);
         tracing::info!(?ending, "HAProxy was stopped");
