@@ -14,6 +14,7 @@ use crate::delivery::feed::{Agents, Authority, Feeds, Published};
 use crate::fleet::controller::States;
 use crate::haproxy::bundle::{Bundle, Change, Digest};
 use crate::haproxy::version::{Capabilities, FLOOR, Version};
+use crate::ingest::Delta;
 use crate::ingest::cluster::{Batch, SeenBackend};
 use crate::model::FleetId;
 use crate::pipeline::{FleetChange, Pipeline, Step};
@@ -21,7 +22,7 @@ use crate::report::{Diagnostic, Kind, ObjectRef};
 use crate::status::backend::NAMED_USES;
 use crate::status::ingress::{Ingresses, Point};
 use crate::telemetry::{Metrics, OperatorMetrics, StepLabels};
-use crate::world::Object;
+use crate::world::{Object, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -280,7 +281,7 @@ impl Stage {
         let moved = places::moved(&delta);
         let asked = self.hear_of_fleets(&delta.set);
         let touched: BTreeSet<ObjectRef> = if self.serving.has_quarantines() {
-            delta.set.iter().map(Object::reference).chain(delta.removed.iter().cloned()).collect()
+            touched(self.pipeline.world(), &delta)
         } else {
             BTreeSet::new()
         };
@@ -580,4 +581,35 @@ impl FleetView {
 /// The object that declares a fleet.
 pub(super) fn object_of(fleet: &FleetId) -> ObjectRef {
     ObjectRef::new(Kind::IngressDeployment, fleet.namespace.clone(), fleet.name.clone())
+}
+
+/// What somebody changed. Of an object only its status may be new, which we write ourselves, often because of what became
+/// of it.
+fn touched(world: &World, delta: &Delta) -> BTreeSet<ObjectRef> {
+    let is_other = |object: &&Object| world.get(&object.reference()).as_ref() != Some(*object);
+    delta.set.iter().filter(is_other).map(Object::reference).chain(delta.removed.iter().cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Ingress, Meta};
+
+    fn ingress(name: &str, annotation: Option<&str>) -> Object {
+        let annotations = annotation.iter().map(|value| ("example.com/try", *value)).collect();
+        let meta = Meta { annotations, ..Meta::named("shop", name) };
+        Object::Ingress(Arc::new(Ingress { meta, class: None, default_backend: None, rules: [].into(), tls: [].into() }))
+    }
+
+    #[test]
+    fn an_object_is_touched_by_whoever_changes_what_is_read_of_it_and_not_by_its_status() {
+        let mut world = World::default();
+        for name in ["same", "other", "gone"] {
+            world.set(ingress(name, None));
+        }
+        let gone = ingress("gone", None).reference();
+        let set = vec![ingress("same", None), ingress("other", Some("again")), ingress("new", None)];
+        let named = |name: &str| ingress(name, None).reference();
+        assert_eq!(touched(&world, &Delta { set, removed: vec![gone.clone()] }), BTreeSet::from([named("other"), named("new"), gone]));
+    }
 }

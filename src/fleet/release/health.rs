@@ -12,9 +12,9 @@ pub struct Health {
     pub requests: u64,
     /// Of these, with a status from 500 on.
     pub failed: u64,
-    /// Requests that waited for a server: the least and the most at one moment.
+    /// Requests that waited for a server: the least of the last two looks, and the most at any.
     pub queued: (u64, u64),
-    /// Backends in which the last server failed its checks: the least and the most at one moment.
+    /// Backends in which the last server failed its checks: the least of the last two looks, and the most at any.
     pub down: (u64, u64),
 }
 

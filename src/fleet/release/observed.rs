@@ -17,8 +17,9 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        // long enough for a check of a server to fail as often as it takes, by default every 2 s and three times
-        Self { observation: Duration::from_secs(8), patience: Duration::from_secs(60) }
+        // a check of a server has to fail as often as it takes, by default three times 2 s apart, and two looks at that, as
+        // far apart, have to see it
+        Self { observation: Duration::from_secs(12), patience: Duration::from_secs(60) }
     }
 }
 

@@ -42,7 +42,8 @@ struct Followed {
 #[derive(Debug, Default)]
 struct Figures {
     last: Option<crate::agent::Health>,
-    looks: u64,
+    /// What was queued and down at the look before the last one.
+    previous: Option<(u64, u64)>,
     sum: Health,
 }
 
@@ -159,7 +160,7 @@ fn progress(state: Option<&AgentState>, digest: Digest, generation: u64, release
 impl Figures {
     /// What was counted before is of a time that matters no more.
     fn begin(&mut self) {
-        (self.looks, self.sum) = (0, Health::default());
+        (self.previous, self.sum) = (None, Health::default());
     }
 
     /// Takes what an agent says. What is counted counts from the first look on that has one before it, or from the start of
@@ -178,17 +179,44 @@ impl Figures {
         let sum = &mut self.sum;
         sum.requests += now.requests.saturating_sub(before.requests);
         sum.failed += now.failed.saturating_sub(before.failed);
-        let range =
-            |(least, most): (u64, u64), is_first: bool, value: u64| (if is_first { value } else { least.min(value) }, most.max(value));
-        sum.queued = range(sum.queued, self.looks == 0, now.queued);
-        sum.down = range(sum.down, self.looks == 0, now.down);
-        self.looks += 1;
+        // what lasts is the case at two looks in a row; servers are not found to be down before some of their checks
+        let (queued, down) = self.previous.unwrap_or_default();
+        sum.queued = (queued.min(now.queued), sum.queued.1.max(now.queued));
+        sum.down = (down.min(now.down), sum.down.1.max(now.down));
+        self.previous = Some((now.queued, now.down));
     }
 
     fn health(&self) -> Option<Health> {
-        self.last?;
-        // one look is no proof of what lasts
-        let lasting = |(least, most): (u64, u64)| (if self.looks < 2 { 0 } else { least }, most);
-        Some(Health { queued: lasting(self.sum.queued), down: lasting(self.sum.down), ..self.sum })
+        self.last.map(|_| self.sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Health as Look;
+
+    /// What is known after looks at backends that are down.
+    fn down(looks: &[u64]) -> (u64, u64) {
+        let mut figures = Figures::default();
+        for (number, down) in (1..).zip(looks) {
+            let look = Look { number, down: *down, queued: *down, ..Look::default() };
+            let state = AgentState { health: Some(look), ..AgentState::default() };
+            // what an agent says again is the same look
+            figures.take(&state, true);
+            figures.take(&state, true);
+        }
+        let health = figures.health().unwrap_or_default();
+        assert_eq!(health.queued, health.down);
+        health.down
+    }
+
+    #[test]
+    fn what_lasts_is_seen_at_two_looks_in_a_row_however_late_it_began() {
+        assert_eq!(down(&[2]), (0, 2), "one look is no proof");
+        assert_eq!(down(&[0, 0, 0, 2, 2]), (2, 2), "servers fail their checks some time after the change");
+        assert_eq!(down(&[2, 0]), (0, 2), "it is over");
+        assert_eq!(down(&[0, 3, 0]), (0, 3));
+        assert_eq!(down(&[1, 3]), (1, 3));
     }
 }
