@@ -23,13 +23,17 @@ pub struct Tally {
 impl Setting {
     /// The document of `/status`, as people get it: by `haproxy-fleet status`, which forwards a port of the operator.
     pub async fn status(&self) -> Outcome<Value> {
+        Ok(serde_json::from_str(&self.plugin(&["status", "--all-namespaces", "--output", "json"]).await?)?)
+    }
+
+    /// What `kubectl haproxy-fleet` with these arguments prints. That something is not as it should be is no failure.
+    pub async fn plugin(&self, arguments: &[&str]) -> Outcome<String> {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/image/root/haproxy-fleet");
         let mut command = Command::new(&program);
-        command.args(["status", "--all-namespaces", "--output", "json"]).envs(self.environment()).kill_on_drop(true);
+        command.args(arguments).envs(self.environment()).kill_on_drop(true);
         let output = command.stdin(Stdio::null()).output().await?;
-        // 1: some fleets are not Ready
         if matches!(output.status.code(), Some(0 | 1)) {
-            return Ok(serde_json::from_slice(&output.stdout)?);
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(Failure::new(format_args!("{}: {}", program.display(), String::from_utf8_lossy(&output.stderr).trim())))
     }

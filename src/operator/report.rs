@@ -234,6 +234,7 @@ impl<'r> Reading<'r> {
             revision: revision.as_deref(),
             rollout: state.rollout.as_ref(),
             known_as: self.view.and_then(|view| view.known_as),
+            pinned: self.view.filter(|view| view.settled).map(|view| view.pinned),
             last_kept: self.view.map_or(0, |view| view.last_kept),
             findings,
         };

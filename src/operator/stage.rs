@@ -77,6 +77,10 @@ pub(super) struct FleetView {
     pub(super) known_as: Option<u64>,
     /// What is to be kept of the present revision, now that all pods have it.
     pub(super) keep: Option<Kept>,
+    /// The revision that people went back to.
+    pub(super) pinned: Option<u64>,
+    /// Whether all pods have what it serves.
+    pub(super) settled: bool,
 }
 
 /// A `Backend` of ours.
@@ -234,6 +238,7 @@ impl Stage {
             }
         }
         for (fleet, view) in &mut self.state.fleets {
+            is_news |= view.settle(&self.serving, fleet);
             // what is settled is not put together again
             if view.keep.as_ref().is_some_and(|keep| keep.digest == view.revision) {
                 continue;
@@ -280,11 +285,8 @@ impl Stage {
         self.hear_backends(backends);
         let moved = places::moved(&delta);
         let asked = self.hear_of_fleets(&delta.set);
-        let touched: BTreeSet<ObjectRef> = if self.serving.has_quarantines() {
-            touched(self.pipeline.world(), &delta)
-        } else {
-            BTreeSet::new()
-        };
+        let touched: BTreeSet<ObjectRef> =
+            if self.serving.has_quarantines() { touched(self.pipeline.world(), &delta) } else { BTreeSet::new() };
         let mut steps = Steps { last: Instant::now(), translate: Duration::ZERO, render: Duration::ZERO };
         let updates = self.pipeline.apply_observed(delta.set, &delta.removed, &mut |step| steps.ended(step));
         self.took("translate", steps.translate);
@@ -396,6 +398,7 @@ impl Stage {
             self.feeds.publish(fleet, Published { generation: view.generation, changes, bundle });
             self.serving.published(fleet, view.generation, changes, view.digest, view.revision);
         }
+        view.settle(&self.serving, fleet);
         self.state.fleets.insert(fleet.clone(), view);
         self.note_revisions(fleet);
     }
@@ -558,7 +561,16 @@ impl FleetView {
             last_kept: 0,
             known_as: None,
             keep: None,
+            pinned: None,
+            settled: false,
         }
+    }
+
+    /// Takes in whether all pods have what is served, and which revision that is of; whether that is news.
+    fn settle(&mut self, serving: &Serving, fleet: &FleetId) -> bool {
+        let now = (serving.pinned(fleet), serving.is_settled(fleet));
+        let before = (std::mem::replace(&mut self.pinned, now.0), std::mem::replace(&mut self.settled, now.1));
+        before != now
     }
 
     fn follow(&mut self, change: &Change) {

@@ -349,6 +349,7 @@ async fn revisions_are_kept_under_the_number_of_the_status_survive_a_restart_and
     rig.roll_back(json!("1")).await;
     rig.until("the first one again", |rig| rig.fleet()["status"]["revisionDigest"] == all[&1]).await;
     assert_eq!(rig.fleet()["status"]["revision"], 1);
+    rig.until("all pods to have it", |rig| rig.fleet()["status"]["pinnedRevision"] == 1).await;
     rig.until("what is said of it", |rig| rig.says("Pinned").is_some()).await;
     assert!(rig.says("Pinned").unwrap().starts_with("the fleet is pinned to revision 1: "));
     rig.roll_back(json!("9")).await;
@@ -357,6 +358,7 @@ async fn revisions_are_kept_under_the_number_of_the_status_survive_a_restart_and
     assert_eq!(rig.fleet()["status"]["revision"], 1, "what is served stays");
     rig.roll_back(Value::Null).await;
     rig.until("the present", |rig| rig.fleet()["status"]["revisionDigest"] == all[&2]).await;
+    rig.until("all pods to have it", |rig| rig.fleet()["status"]["pinnedRevision"].is_null()).await;
     rig.until("what is said of it", |rig| rig.says("Pinned").is_none()).await;
     assert_eq!((&rig.fleet()["status"]["revision"], rig.kept()), (&json!(2), kept));
 }

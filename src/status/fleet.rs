@@ -93,6 +93,8 @@ pub struct Observed<'o> {
     pub rollout: Option<&'o RolloutStatus>,
     /// The number that this has already: people went back to it, or it is the last one that was kept.
     pub known_as: Option<u64>,
+    /// The revision that people went back to, if any; `None` while not all pods confirm what is served.
+    pub pinned: Option<Option<u64>>,
     /// The number of the last revision that was kept; 0 if there is none.
     pub last_kept: u64,
     /// Its findings.
@@ -140,6 +142,7 @@ pub fn status(observed: &Observed<'_>, before: &IngressDeploymentStatus, now: Ti
         haproxy_version: observed.haproxy_version.map(str::to_owned),
         revision,
         revision_digest,
+        pinned_revision: pinned(observed, before),
         confirmed: Some(confirmed(observed, now)),
         rollout: observed.rollout.cloned(),
         diagnostics: diagnostics(observed.findings),
@@ -158,6 +161,11 @@ fn revision(observed: &Observed<'_>, before: &IngressDeploymentStatus) -> (Optio
         }
         _ => (before.revision, before.revision_digest.clone()),
     }
+}
+
+/// The revision that all pods went back to. What is on its way to them is not said yet.
+fn pinned(observed: &Observed<'_>, before: &IngressDeploymentStatus) -> Option<i64> {
+    observed.pinned.map_or(before.pinned_revision, |pinned| pinned.map(|number| i64::try_from(number).unwrap_or(i64::MAX)))
 }
 
 /// Pods that confirm the present configuration, of those that serve.

@@ -1,7 +1,8 @@
 //! The one who writes: statuses of fleets, `Backend`s and Ingresses, and Events.
 //!
 //! Runs at the leader only; the client it is given refuses writes to anybody else. Nothing is written that is there
-//! already, and the status of a fleet or a `Backend` at most once in [`INTERVAL`].
+//! already, and the status of a fleet or a `Backend` at most once in [`INTERVAL`], but that all pods went back to a revision is
+//! said at once.
 
 use super::conditions::transitions;
 use super::events::{Event, Events};
@@ -125,7 +126,9 @@ impl Writer {
             return None;
         }
         let due = written.map(|written| written.at + INTERVAL).filter(|due| *due > Instant::now());
-        if due.is_some() {
+        // somebody waits for that
+        let is_awaited = says.pinned_revision != status.wanted.pinned_revision;
+        if due.is_some() && !is_awaited {
             return due;
         }
         let news: Vec<Event> = transitions(&says.conditions, &status.wanted.conditions)

@@ -8,6 +8,7 @@ mod faults;
 mod figures;
 mod isolation;
 mod objects;
+mod releases;
 mod roles;
 mod rollouts;
 mod serve;

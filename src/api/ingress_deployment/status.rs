@@ -57,6 +57,9 @@ pub struct IngressDeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub revision_digest: Option<String>,
+    /// The revision that people went back to, once all pods have confirmed it; gone once all have confirmed the present again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_revision: Option<i64>,
     /// How many pods have confirmed the revision, of how many are ready, as text such as `3/3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]

@@ -8,6 +8,7 @@ use crate::cli::{Error, Exit, Output};
 use crate::status::json::Fleet;
 use clap::Args;
 use serde_json::{Value, json};
+use std::str::FromStr;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,11 +25,11 @@ Exit status:
 
 pub(in crate::cli) const ROLLBACK_HELP: &str = "\
 Sections, backends and routes become those of the revision, in all pods at once. Endpoints and
-certificates stay those of now. Until --present, changes of routes have no effect.
+certificates stay those of now. Until `present`, changes of routes have no effect.
 
 Examples:
   kubectl haproxy-fleet rollback 7 edge -n ingress
-  kubectl haproxy-fleet rollback --present edge -n ingress
+  kubectl haproxy-fleet rollback present edge -n ingress
 
 Exit status:
   0  all pods confirm it
@@ -48,14 +49,42 @@ pub struct HistoryArguments {
 /// `rollback`.
 #[derive(Debug, Args)]
 pub struct RollbackArguments {
-    /// The revision
-    #[arg(value_name = "REVISION", required_unless_present = "present")]
-    revision: Option<u64>,
-    /// Go back to what is asked for now
-    #[arg(long, conflicts_with = "revision")]
-    present: bool,
+    /// The revision; `present` for what is asked for now
+    #[arg(value_name = "REVISION|present")]
+    to: To,
     #[command(flatten)]
     whose: Whose,
+}
+
+/// Where a fleet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum To {
+    /// To a revision that is kept.
+    Revision(u64),
+    /// To what is asked for now.
+    Present,
+}
+
+impl FromStr for To {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "present" {
+            return Ok(Self::Present);
+        }
+        text.parse()
+            .map(Self::Revision)
+            .map_err(|_| format!("{text:?} is no revision: write one of those that `history` lists, or `present`"))
+    }
+}
+
+impl To {
+    fn revision(self) -> Option<u64> {
+        match self {
+            Self::Revision(revision) => Some(revision),
+            Self::Present => None,
+        }
+    }
 }
 
 pub(in crate::cli) fn history(arguments: &HistoryArguments, out: &mut Output) -> Result<Exit, Error> {
@@ -83,17 +112,18 @@ pub(in crate::cli) fn rollback(arguments: &RollbackArguments, out: &mut Output) 
         let fleet = choice::fleet(&status, arguments.whose.fleet.as_ref(), None)?;
         let id = format!("{}/{}", fleet.namespace, fleet.name);
         let kept = cluster.revisions(fleet).await?;
-        if let Some(revision) = arguments.revision.filter(|revision| !kept.iter().any(|kept| kept.number == *revision)) {
+        let to = arguments.to.revision();
+        if let Some(revision) = to.filter(|revision| !kept.iter().any(|kept| kept.number == *revision)) {
             let numbers: Vec<String> = kept.iter().map(|kept| kept.number.to_string()).collect();
             let help = if numbers.is_empty() { "none is yet".to_owned() } else { format!("choose one of {}", numbers.join(", ")) };
             return Err(Error::new(format_args!("revision {revision} of {id} is not kept"), help));
         }
         let began = Instant::now();
-        let pinned = arguments.revision.map(|revision| revision.to_string());
+        let pinned = to.map(|revision| revision.to_string());
         cluster.annotate(fleet, |_| Ok(json!({ANNOTATION_ROLLBACK: pinned}))).await?;
-        let what = arguments.revision.map_or_else(|| "what is asked for now".to_owned(), |revision| format!("revision {revision}"));
+        let what = to.map_or_else(|| "what is asked for now".to_owned(), |revision| format!("revision {revision}"));
         out.line(&printable(&format!("{id} goes to {what}"), false))?;
-        confirmed(&cluster, fleet, arguments.revision, began, out).await
+        confirmed(&cluster, fleet, to, began, out).await
     })
 }
 
@@ -106,16 +136,10 @@ async fn cluster(whose: &Whose) -> Result<Cluster, Error> {
 
 /// Waits until all pods confirm the revision, or the present.
 async fn confirmed(cluster: &Cluster, fleet: &Fleet, revision: Option<u64>, began: Instant, out: &mut Output) -> Result<Exit, Error> {
-    let before = cluster.object(fleet).await?["status"]["revision"].clone();
     loop {
         let status = cluster.object(fleet).await?["status"].clone();
-        let is_it = revision.map_or_else(
-            || status["revision"] != before || began.elapsed() > Duration::from_secs(10),
-            |revision| status["revision"] == revision,
-        );
-        if is_it && is_confirmed(&status) {
-            let confirmed = status["confirmed"].as_str().unwrap_or_default();
-            out.line(&format!("revision {} is confirmed by {confirmed} pods", status["revision"]))?;
+        if status["pinnedRevision"].as_u64() == revision {
+            out.line(&format!("revision {} is confirmed by all pods, after {:.1} s", status["revision"], began.elapsed().as_secs_f64()))?;
             return Ok(Exit::Success);
         }
         if began.elapsed() > PATIENCE {
@@ -124,12 +148,6 @@ async fn confirmed(cluster: &Cluster, fleet: &Fleet, revision: Option<u64>, bega
         }
         tokio::time::sleep(LOOK).await;
     }
-}
-
-/// Whether every pod that serves confirms what it should.
-fn is_confirmed(status: &Value) -> bool {
-    let confirmed = status["confirmed"].as_str().and_then(|text| text.split_once('/'));
-    confirmed.is_some_and(|(confirmed, all)| confirmed == all && all != "0")
 }
 
 /// A revision that is kept.
@@ -162,6 +180,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_revision_or_the_present_is_gone_to() {
+        assert_eq!("7".parse(), Ok(To::Revision(7)));
+        assert_eq!("present".parse(), Ok(To::Present));
+        assert!("edge".parse::<To>().unwrap_err().contains("`history`"));
+    }
+
+    #[test]
     fn revisions_are_listed_the_newest_first_with_what_is_served() {
         let kept: Vec<Kept> =
             [6, 7].map(|number| Kept { number, since: "2026-01-31T12:00:00Z".into(), digest: format!("d{number}") }).into();
@@ -172,11 +197,5 @@ mod tests {
         );
         let pinned = json!({"status": {"revision": 6}, "metadata": {"annotations": {ANNOTATION_ROLLBACK: "6"}}});
         assert!(table(&kept, &pinned)[2].ends_with("d6  served, pinned"));
-    }
-
-    #[test]
-    fn a_revision_is_confirmed_by_all_pods_that_serve_and_by_one_at_least() {
-        let is = |text: &str| is_confirmed(&json!({"confirmed": text}));
-        assert!(is("3/3") && !is("2/3") && !is("0/0") && !is(""));
     }
 }

@@ -38,6 +38,7 @@ fn observed<'o>(pods: &'o [Pod], zones: &'o [String]) -> Observed<'o> {
         revision: Some("abc"),
         rollout: None,
         known_as: None,
+        pinned: Some(None),
         last_kept: 0,
         findings: &[],
     }
@@ -197,4 +198,17 @@ fn a_fleet_that_is_deleted_says_what_that_waits_for() {
     let deleted = Observed { deleting: Some("its pods drain"), ..observed(&pods, &[]) };
     assert_eq!(ready(&deleted), ("False".to_owned(), "Deleting".to_owned()));
     assert_eq!(of(&deleted)["Ready"].message, "it is deleted: its pods drain");
+}
+
+#[test]
+fn a_revision_that_was_gone_back_to_is_said_once_all_pods_have_it_and_until_all_have_the_present() {
+    let pods = three();
+    let mut said = IngressDeploymentStatus::default();
+    let mut says = |pinned| {
+        said = status(&Observed { pinned, ..observed(&pods, &[]) }, &said, at(0));
+        said.pinned_revision
+    };
+    let (on_its_way, present) = (None, Some(None));
+    assert_eq!([says(present), says(on_its_way), says(Some(Some(7)))], [None, None, Some(7)]);
+    assert_eq!([says(on_its_way), says(present)], [Some(7), None]);
 }
