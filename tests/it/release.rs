@@ -12,6 +12,7 @@ use haproxy_fleet::model::FleetId;
 use haproxy_fleet::operator::serving::{Kept, News, Place, Serving, Timing, pack, unpack};
 use haproxy_fleet::report::ObjectRef;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -116,8 +117,7 @@ fn has(status: &Status, digest: Digest) -> bool {
 }
 
 /// Two zones of two pods that serve `origin` at `a.example`.
-async fn four(origin: &Origin, observation: Duration) -> (Cluster, Operator, Vec<FleetPod>) {
-    let (_, haproxy) = &haproxies()[0];
+async fn four(haproxy: &Path, origin: &Origin, observation: Duration) -> (Cluster, Operator, Vec<FleetPod>) {
     let cluster = Cluster::new();
     let mut bundle = skeleton();
     backend(&mut bundle, "shop_web_80_a", &[origin.address]);
@@ -138,105 +138,111 @@ fn reloads(pods: &[FleetPod]) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_goes_to_one_pod_then_to_its_zone_then_on_and_what_is_live_waits_for_nothing() {
-    let (a, b) = (Origin::start("a").await, Origin::start("b").await);
-    let (_cluster, mut operator, pods) = four(&a, SHORT).await;
-    assert_eq!(reloads(&pods), [1; 4], "whoever serves nothing waits for nobody");
-    operator.change(|bundle| section(bundle, "20-frontends", &frontends(1)));
-    let mut seen = vec![reloads(&pods)];
-    while *seen.last().unwrap() != [2; 4] {
-        let last = seen.last().unwrap().clone();
-        operator.until(|_| reloads(&pods) != last).await;
-        if seen.len() == 1 {
-            // in the middle of it, endpoints are everybody's at once
-            operator.change(|bundle| servers(bundle, "shop_web_80_a", vec![server("shop_web_80_a", b.address)]));
-            for pod in &pods {
-                pod.rig.answers("a.example", "b").await;
+    for (_, haproxy) in haproxies() {
+        let (a, b) = (Origin::start("a").await, Origin::start("b").await);
+        let (_cluster, mut operator, pods) = four(haproxy, &a, SHORT).await;
+        assert_eq!(reloads(&pods), [1; 4], "whoever serves nothing waits for nobody");
+        operator.change(|bundle| section(bundle, "20-frontends", &frontends(1)));
+        let mut seen = vec![reloads(&pods)];
+        while *seen.last().unwrap() != [2; 4] {
+            let last = seen.last().unwrap().clone();
+            operator.until(|_| reloads(&pods) != last).await;
+            if seen.len() == 1 {
+                // in the middle of it, endpoints are everybody's at once
+                operator.change(|bundle| servers(bundle, "shop_web_80_a", vec![server("shop_web_80_a", b.address)]));
+                for pod in &pods {
+                    pod.rig.answers("a.example", "b").await;
+                }
+                assert_eq!(reloads(&pods), [2, 1, 1, 1]);
             }
-            assert_eq!(reloads(&pods), [2, 1, 1, 1]);
+            seen.push(reloads(&pods));
         }
-        seen.push(reloads(&pods));
+        assert_eq!((&seen[1][..], &seen[2][..]), (&[2, 1, 1, 1][..], &[2, 2, 1, 1][..]), "{seen:?}");
+        operator.settled(&pods).await;
+        assert_eq!(reloads(&pods), [2; 4]);
     }
-    assert_eq!((&seen[1][..], &seen[2][..]), (&[2, 1, 1, 1][..], &[2, 2, 1, 1][..]), "{seen:?}");
-    operator.settled(&pods).await;
-    assert_eq!(reloads(&pods), [2; 4]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_haproxy_refuses_stays_in_the_first_pod_and_the_rest_goes_on() {
-    let a = Origin::start("a").await;
-    let (_cluster, mut operator, pods) = four(&a, SHORT).await;
-    operator.change(|bundle| {
-        private(bundle, "bad", "    no-such-directive\n", &[a.address]);
-        route(bundle, "bad.example", "bad");
-        private(bundle, "good", "    http-request set-header x-good 1\n", &[a.address]);
-        route(bundle, "good.example", "good");
-    });
-    operator.until(|operator| !operator.findings().is_empty()).await;
-    assert_eq!(operator.findings(), [(source("bad"), "Quarantined")]);
-    operator.settled(&pods).await;
-    for pod in &pods {
-        assert_eq!(pod.rig.ask("good.example").await, "a");
-        assert_eq!(pod.rig.ask("a.example").await, "a");
-        assert_eq!(pod.rig.ask("bad.example").await, "404", "it leads nowhere, rather than to what is not there");
-    }
-    // nobody but the first one has ever seen it
-    let agents = operator.replica.feeds.agents().borrow().clone();
-    assert!(agents.values().all(|report| report.state.as_ref().unwrap().refused_count == 0));
-    // and it is tried again once it is something else
-    operator.change(|bundle| private(bundle, "bad", "    http-request set-header x-bad 1\n", &[a.address]));
-    operator.settled(&pods).await;
-    assert_eq!(operator.findings(), []);
-    for pod in &pods {
-        assert_eq!(pod.rig.ask("bad.example").await, "a");
+    for (_, haproxy) in haproxies() {
+        let a = Origin::start("a").await;
+        let (_cluster, mut operator, pods) = four(haproxy, &a, SHORT).await;
+        operator.change(|bundle| {
+            private(bundle, "bad", "    no-such-directive\n", &[a.address]);
+            route(bundle, "bad.example", "bad");
+            private(bundle, "good", "    http-request set-header x-good 1\n", &[a.address]);
+            route(bundle, "good.example", "good");
+        });
+        operator.until(|operator| !operator.findings().is_empty()).await;
+        assert_eq!(operator.findings(), [(source("bad"), "Quarantined")]);
+        operator.settled(&pods).await;
+        for pod in &pods {
+            assert_eq!(pod.rig.ask("good.example").await, "a");
+            assert_eq!(pod.rig.ask("a.example").await, "a");
+            assert_eq!(pod.rig.ask("bad.example").await, "404", "it leads nowhere, rather than to what is not there");
+        }
+        // nobody but the first one has ever seen it
+        let agents = operator.replica.feeds.agents().borrow().clone();
+        assert!(agents.values().all(|report| report.state.as_ref().unwrap().refused_count == 0));
+        // and it is tried again once it is something else
+        operator.change(|bundle| private(bundle, "bad", "    http-request set-header x-bad 1\n", &[a.address]));
+        operator.settled(&pods).await;
+        assert_eq!(operator.findings(), []);
+        for pod in &pods {
+            assert_eq!(pod.rig.ask("bad.example").await, "a");
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_goes_back_to_a_revision_and_returns_at_once_while_endpoints_and_certificates_go_on() {
-    let (a, b) = (Origin::start("a").await, Origin::start("b").await);
-    let (_cluster, mut operator, pods) = four(&a, SHORT).await;
-    let first = operator.serving.to_keep(&fleet(), &operator.present);
-    // nobody has said yet which revisions are kept
-    assert!(first.is_none());
-    operator.serving.set_revisions(&fleet(), [].into(), None);
-    let first = operator.serving.to_keep(&fleet(), &operator.present).unwrap();
-    // another policy: a new shape, so a new backend in the place of the old one, and a route that is new
-    operator.change(|bundle| {
-        private(bundle, "shop_web_80_b", "    http-request set-header x-new 1\n", &[a.address]);
-        route(bundle, "a.example", "shop_web_80_b");
-        route(bundle, "new.example", "shop_web_80_b");
-        without_backend(bundle, "shop_web_80_a");
-    });
-    operator.serving.set_revisions(&fleet(), [(1, first.digest)].into(), None);
-    let second = operator.settled(&pods).await.unwrap();
-    operator.serving.set_revisions(&fleet(), [(1, first.digest), (2, second.digest)].into(), None);
-    assert_eq!(pods[3].rig.ask("new.example").await, "a");
+    for (_, haproxy) in haproxies() {
+        let (a, b) = (Origin::start("a").await, Origin::start("b").await);
+        let (_cluster, mut operator, pods) = four(haproxy, &a, SHORT).await;
+        let first = operator.serving.to_keep(&fleet(), &operator.present);
+        // nobody has said yet which revisions are kept
+        assert!(first.is_none());
+        operator.serving.set_revisions(&fleet(), [].into(), None);
+        let first = operator.serving.to_keep(&fleet(), &operator.present).unwrap();
+        // another policy: a new shape, so a new backend in the place of the old one, and a route that is new
+        operator.change(|bundle| {
+            private(bundle, "shop_web_80_b", "    http-request set-header x-new 1\n", &[a.address]);
+            route(bundle, "a.example", "shop_web_80_b");
+            route(bundle, "new.example", "shop_web_80_b");
+            without_backend(bundle, "shop_web_80_a");
+        });
+        operator.serving.set_revisions(&fleet(), [(1, first.digest)].into(), None);
+        let second = operator.settled(&pods).await.unwrap();
+        operator.serving.set_revisions(&fleet(), [(1, first.digest), (2, second.digest)].into(), None);
+        assert_eq!(pods[3].rig.ask("new.example").await, "a");
 
-    let bytes = pack(&first.resources).unwrap();
-    let record = unpack(1, first.digest, &bytes).unwrap();
-    operator.serving.want(&fleet(), Some("1".into()), Some(&operator.present));
-    let changes = operator.serving.go_back(&fleet(), "1", record, &operator.present).unwrap();
-    operator.publish(&changes);
-    operator.settled(&pods).await;
-    assert_eq!(operator.findings(), [(ObjectRef::new(haproxy_fleet::report::Kind::IngressDeployment, "infra", "edge"), "Pinned")]);
-    for pod in &pods {
-        assert_eq!(pod.rig.ask("a.example").await, "a");
-        assert_eq!(pod.rig.ask("new.example").await, "404");
-    }
-    // the backend of then has the endpoints of now
-    operator.change(|bundle| servers(bundle, "shop_web_80_b", vec![server("shop_web_80_b", b.address)]));
-    for pod in &pods {
-        operator.until(|_| true).await;
-        pod.rig.answers("a.example", "b").await;
-    }
-    // and back
-    let changes = operator.serving.want(&fleet(), None, Some(&operator.present)).unwrap();
-    operator.publish(&changes);
-    assert_eq!(operator.served().digest(), operator.present.digest());
-    operator.settled(&pods).await;
-    assert_eq!(operator.findings(), []);
-    for pod in &pods {
-        assert_eq!(pod.rig.ask("new.example").await, "b");
+        let bytes = pack(&first.resources).unwrap();
+        let record = unpack(1, first.digest, &bytes).unwrap();
+        operator.serving.want(&fleet(), Some("1".into()), Some(&operator.present));
+        let changes = operator.serving.go_back(&fleet(), "1", record, &operator.present).unwrap();
+        operator.publish(&changes);
+        operator.settled(&pods).await;
+        assert_eq!(operator.findings(), [(ObjectRef::new(haproxy_fleet::report::Kind::IngressDeployment, "infra", "edge"), "Pinned")]);
+        for pod in &pods {
+            assert_eq!(pod.rig.ask("a.example").await, "a");
+            assert_eq!(pod.rig.ask("new.example").await, "404");
+        }
+        // the backend of then has the endpoints of now
+        operator.change(|bundle| servers(bundle, "shop_web_80_b", vec![server("shop_web_80_b", b.address)]));
+        for pod in &pods {
+            operator.until(|_| true).await;
+            pod.rig.answers("a.example", "b").await;
+        }
+        // and back
+        let changes = operator.serving.want(&fleet(), None, Some(&operator.present)).unwrap();
+        operator.publish(&changes);
+        assert_eq!(operator.served().digest(), operator.present.digest());
+        operator.settled(&pods).await;
+        assert_eq!(operator.findings(), []);
+        for pod in &pods {
+            assert_eq!(pod.rig.ask("new.example").await, "b");
+        }
     }
 }
 
@@ -271,28 +277,30 @@ impl Traffic {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_makes_the_first_pod_fail_is_taken_back_there_and_reaches_no_other() {
-    let a = Origin::start("a").await;
-    let (_cluster, mut operator, pods) = four(&a, LONG).await;
-    let traffic = Traffic::start(&pods);
-    let before = operator.present.digest();
-    // HAProxy takes it, and clients are worse off
-    let bad =
-        frontends(1).replace("http-request set-var-fmt(txn.key)", "http-request return status 500\n    http-request set-var-fmt(txn.key)");
-    operator.change(|bundle| section(bundle, "20-frontends", &bad));
-    operator.until(|operator| !operator.findings().is_empty()).await;
-    assert_eq!(operator.findings(), [(source("20-frontends"), "Quarantined")]);
-    assert_eq!(operator.served().digest(), before);
-    operator.settled(&pods).await;
-    assert_eq!(reloads(&pods), [3, 1, 1, 1], "there and back");
-    let served = traffic.got(0, "a");
-    operator.until(|_| traffic.got(0, "a") > served + 10).await;
-    assert!(traffic.got(0, "500") > 0);
-    for pod in 1..4 {
-        assert!(traffic.got(pod, "a") > 0);
-        assert_eq!(traffic.got(pod, "500"), 0, "pod {pod}");
+    for (_, haproxy) in haproxies() {
+        let a = Origin::start("a").await;
+        let (_cluster, mut operator, pods) = four(haproxy, &a, LONG).await;
+        let traffic = Traffic::start(&pods);
+        let before = operator.present.digest();
+        // HAProxy takes it, and clients are worse off
+        let bad = frontends(1)
+            .replace("http-request set-var-fmt(txn.key)", "http-request return status 500\n    http-request set-var-fmt(txn.key)");
+        operator.change(|bundle| section(bundle, "20-frontends", &bad));
+        operator.until(|operator| !operator.findings().is_empty()).await;
+        assert_eq!(operator.findings(), [(source("20-frontends"), "Quarantined")]);
+        assert_eq!(operator.served().digest(), before);
+        operator.settled(&pods).await;
+        assert_eq!(reloads(&pods), [3, 1, 1, 1], "there and back");
+        let served = traffic.got(0, "a");
+        operator.until(|_| traffic.got(0, "a") > served + 10).await;
+        assert!(traffic.got(0, "500") > 0);
+        for pod in 1..4 {
+            assert!(traffic.got(pod, "a") > 0);
+            assert_eq!(traffic.got(pod, "500"), 0, "pod {pod}");
+        }
+        // whoever touches it has it tried again
+        operator.change(|bundle| section(bundle, "20-frontends", &frontends(2)));
+        operator.settled(&pods).await;
+        assert_eq!((operator.findings(), reloads(&pods)), (vec![], vec![4, 2, 2, 2]));
     }
-    // whoever touches it has it tried again
-    operator.change(|bundle| section(bundle, "20-frontends", &frontends(2)));
-    operator.settled(&pods).await;
-    assert_eq!((operator.findings(), reloads(&pods)), (vec![], vec![4, 2, 2, 2]));
 }
