@@ -26,6 +26,7 @@ const ADOPT: &str = "haproxy-fleet.dev/adopt";
 /// Annotation on a Service: its address may be given up.
 const RELEASE_ADDRESS: &str = "haproxy-fleet.dev/release-address";
 /// The kind that fleets of one class share an object of.
+const SCALER: &str = "HorizontalPodAutoscaler";
 const INGRESS_CLASS: &str = "IngressClass";
 /// The kind that a cluster need not have. It is not watched either.
 pub(super) const POD_MONITOR: &str = "PodMonitor";
@@ -36,7 +37,7 @@ const ATTEMPTS: usize = 5;
 /// is not wanted any more goes: what sends traffic first.
 pub(super) const KINDS: [(&str, &str, &str, bool); 10] = [
     ("networking.k8s.io/v1", INGRESS_CLASS, "ingressclasses", false),
-    ("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", true),
+    ("autoscaling/v2", SCALER, "horizontalpodautoscalers", true),
     ("apps/v1", "Deployment", "deployments", true),
     ("v1", "Service", "services", true),
     ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true),
@@ -126,9 +127,11 @@ impl Applier {
     /// One round: everything that is `desired` in its order, then what is ours and not desired goes.
     pub async fn apply(&mut self, desired: &[Desired]) -> Result<Applied, ApplyError> {
         let (mut applied, deployments) = self.write_all(desired).await?;
-        if applied.problems.is_empty() && !applied.waits {
-            let is_replaced = deployments.iter().all(is_available);
-            self.sweep(desired, is_replaced, &mut applied).await?;
+        let is_whole = applied.problems.is_empty() && !applied.waits;
+        let is_replaced = is_whole && deployments.iter().all(is_available);
+        // an autoscaler that is not asked for any more would undo every size that is written, whatever else cannot be done
+        for kind in KINDS.into_iter().filter(|(_, kind, ..)| is_whole || *kind == SCALER) {
+            self.sweep(kind, desired, is_replaced, &mut applied).await?;
         }
         Ok(applied)
     }
@@ -287,27 +290,31 @@ impl Applier {
         Diagnostic::warning(&self.fleet.object(), "spec.publishing", codes::NOT_APPLIED, message, help)
     }
 
-    /// Removes what is ours and not `desired`. A Deployment waits until what replaces it is there.
-    async fn sweep(&mut self, desired: &[Desired], is_replaced: bool, applied: &mut Applied) -> Result<(), ApplyError> {
+    /// Removes what is ours, of one kind, and not `desired`. A Deployment waits until what replaces it is there.
+    async fn sweep(
+        &mut self,
+        (api_version, kind, plural, namespaced): (&str, &str, &str, bool),
+        desired: &[Desired],
+        is_replaced: bool,
+        applied: &mut Applied,
+    ) -> Result<(), ApplyError> {
         let wanted: BTreeSet<(&str, &str)> = desired.iter().map(|object| (object.plural.as_str(), object.name.as_str())).collect();
-        for (api_version, kind, plural, namespaced) in KINDS {
-            for object in self.ours(api_version, kind, plural, namespaced).await? {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                // what has our labels and was written by another part of the operator is that part's matter
-                let is_mine = owned::fields(&object).is_some();
-                if !is_mine || wanted.contains(&(plural, &name)) || !object["metadata"]["deletionTimestamp"].is_null() {
-                    continue;
-                }
-                if kind == "Deployment" && !is_replaced {
-                    applied.waits = true;
-                    continue;
-                }
-                if kind == "Service" && is_address_in_use(&object) {
-                    applied.problems.push(self.keeps_address(&name));
-                    continue;
-                }
-                applied.waits |= !self.remove(api_version, kind, plural, &object).await?;
+        for object in self.ours(api_version, kind, plural, namespaced).await? {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            // what has our labels and was written by another part of the operator is that part's matter
+            let is_mine = owned::fields(&object).is_some();
+            if !is_mine || wanted.contains(&(plural, &name)) || !object["metadata"]["deletionTimestamp"].is_null() {
+                continue;
             }
+            if kind == "Deployment" && !is_replaced {
+                applied.waits = true;
+                continue;
+            }
+            if kind == "Service" && is_address_in_use(&object) {
+                applied.problems.push(self.keeps_address(&name));
+                continue;
+            }
+            applied.waits |= !self.remove(api_version, kind, plural, &object).await?;
         }
         Ok(())
     }

@@ -199,18 +199,24 @@ fn in_cluster(seen: &Seen, bundle_bytes: u64) -> Observed {
     }
 }
 
-/// Whether `fleet` may take the agent that comes with `image`: the first in order that has another one and follows
-/// upgrades by itself, while no fleet is replacing pods.
+/// Whether `fleet` may take the agent that comes with `image`: the first in order that has another one, follows upgrades by
+/// itself and was not told to stop, while no other is replacing pods. One that has begun goes on whatever others do.
 fn has_turn(states: &States, fleet: &FleetId, image: &str) -> bool {
     let of_key = |key: &FleetKey| *key.namespace == *fleet.namespace && *key.name == *fleet.name;
     let moving = states.iter().any(|(key, state)| !of_key(key) && !state.deployments.values().all(|one| is_complete(one)));
-    let is_behind = |state: &FleetState| {
-        state.deployments.values().any(|deployment| InUse::of(deployment).operator_image.is_some_and(|used| used != image))
+    let uses = |state: &FleetState, is_so: &dyn Fn(&str) -> bool| {
+        state.deployments.values().any(|deployment| InUse::of(deployment).operator_image.is_some_and(|used| is_so(&used)))
+    };
+    let is_behind = |state: &FleetState| uses(state, &|used| used != image);
+    let has_begun = |state: &FleetState| uses(state, &|used| used == image);
+    let is_stopped = |state: &FleetState| {
+        state.paused || state.rollout.as_ref().is_some_and(|rollout| matches!(rollout.state.as_str(), "Paused" | "Aborted" | "Frozen"))
     };
     let follows =
         |state: &FleetState| state.fleet.as_ref().is_some_and(|fleet| fleet["spec"]["upgradePolicy"] == json!(UpgradePolicy::Automatic));
-    let next = states.iter().find(|(_, state)| follows(state) && is_behind(state));
-    !moving && next.is_some_and(|(key, _)| of_key(key))
+    let mut due = states.iter().filter(|(_, state)| follows(state) && is_behind(state));
+    let goes_on = due.clone().any(|(key, state)| of_key(key) && has_begun(state));
+    goes_on || !moving && due.find(|(_, state)| !is_stopped(state)).is_some_and(|(key, _)| of_key(key))
 }
 
 /// Whether all pods of a Deployment are made from its template, and serve.
@@ -233,6 +239,47 @@ impl Withdraw for Withdrawn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A fleet that follows upgrades by itself, whose Deployments use these images, the last of them with a pod missing.
+    fn follows(images: &[&str], missing: i64) -> FleetState {
+        let one = |(at, image): (usize, &&str)| {
+            let pod = json!({"spec": {"initContainers": [{"name": "install", "image": image}]}});
+            let available = if at + 1 == images.len() { 2 - missing } else { 2 };
+            let status = json!({"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2, "availableReplicas": available});
+            let body = json!({"metadata": {"generation": 1}, "spec": {"replicas": 2, "template": pod}, "status": status});
+            (format!("edge-{at}"), Arc::new(body))
+        };
+        let fleet = Some(Arc::new(json!({"spec": {"upgradePolicy": "Automatic"}})));
+        FleetState { deployments: images.iter().enumerate().map(one).collect(), fleet, ..FleetState::default() }
+    }
+
+    /// Whose turn it is.
+    fn turns(states: &[(&str, FleetState)]) -> Vec<String> {
+        let key = |name: &str| FleetKey { namespace: "infra".to_owned(), name: name.to_owned() };
+        let all: States = states.iter().map(|(name, state)| (key(name), state.clone())).collect();
+        let has = |name: &&str| has_turn(&all, &FleetId { namespace: "infra".into(), name: (*name).into() }, "2");
+        states.iter().map(|(name, _)| *name).filter(has).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn one_fleet_after_the_other_takes_a_new_agent() {
+        assert_eq!(turns(&[("a", follows(&["1", "1"], 0)), ("b", follows(&["1"], 0))]), ["a"]);
+        assert_eq!(turns(&[("a", follows(&["2", "2"], 0)), ("b", follows(&["1"], 0))]), ["b"]);
+        assert!(turns(&[("a", follows(&["2", "2"], 1)), ("b", follows(&["1"], 0))]).is_empty(), "another one is not whole");
+    }
+
+    #[test]
+    fn an_upgrade_that_has_begun_goes_on_though_another_fleet_is_not_whole() {
+        assert_eq!(turns(&[("a", follows(&["2", "1"], 0)), ("b", follows(&["1"], 1))]), ["a"]);
+    }
+
+    #[test]
+    fn a_fleet_that_is_stopped_keeps_no_other_from_its_upgrade() {
+        let rollout = |state: &str| Some(crate::api::RolloutStatus { state: state.to_owned(), ..crate::api::RolloutStatus::default() });
+        let frozen = FleetState { paused: true, ..follows(&["1"], 0) };
+        let aborted = FleetState { rollout: rollout("Aborted"), ..follows(&["1"], 0) };
+        assert_eq!(turns(&[("a", frozen), ("b", aborted), ("c", follows(&["1"], 0))]), ["c"]);
+    }
 
     #[test]
     fn traffic_distribution_is_written_where_it_is_kept() {

@@ -3,7 +3,7 @@
 use super::document::document;
 use super::observed::{self, Moment};
 use super::stage::{BackendView, FleetView, Translated};
-use crate::api::{IngressDeploymentStatus, crd::IngressDeploymentResource};
+use crate::api::{IngressDeploymentStatus, ZoneStatus, crd::IngressDeploymentResource};
 use crate::delivery::ended::{DrainResult, Endings};
 use crate::delivery::feed::{AgentReport, Agents};
 use crate::fleet::apply::FleetKey;
@@ -242,9 +242,12 @@ impl<'r> Reading<'r> {
     }
 }
 
-/// Whether zones are still to get the template that is asked for.
+/// Whether zones are still to get the template that is asked for, even if nothing is done about it for now.
 fn is_rolling(state: &FleetState) -> bool {
-    state.rollout.as_ref().is_some_and(|rollout| matches!(rollout.state.as_str(), "Progressing" | "Stalled" | "Aborted"))
+    state.rollout.as_ref().is_some_and(|rollout| {
+        let is_other = |zone: &ZoneStatus| zone.replicas > 0 && zone.template != rollout.template;
+        matches!(rollout.state.as_str(), "Progressing" | "Stalled" | "Aborted") || rollout.zones.iter().any(is_other)
+    })
 }
 
 /// The first error about a field of the fleet's own spec, such as a Secret that it names and that is not there. Errors about
@@ -320,6 +323,24 @@ fn typed<T: DeserializeOwned>(value: &Value) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::RolloutStatus;
+
+    #[test]
+    fn a_fleet_is_not_rolled_out_while_a_zone_keeps_its_old_template_whatever_keeps_it() {
+        let is_rolling = |state: &str, templates: [(&str, i32); 2]| {
+            let zones =
+                templates.map(|(template, replicas)| ZoneStatus { template: template.to_owned(), replicas, ..ZoneStatus::default() });
+            let rollout =
+                RolloutStatus { state: state.to_owned(), template: "new".to_owned(), zones: zones.into(), ..RolloutStatus::default() };
+            is_rolling(&FleetState { rollout: Some(rollout), ..FleetState::default() })
+        };
+        for state in ["Paused", "Frozen", "Waiting", "Complete", "Aborted"] {
+            assert!(is_rolling(state, [("new", 2), ("old", 2)]), "{state}");
+        }
+        assert!(!is_rolling("Paused", [("new", 2), ("new", 2)]));
+        assert!(!is_rolling("Complete", [("new", 2), ("old", 0)]), "a zone that is no more");
+        assert!(is_rolling("Progressing", [("new", 2), ("new", 2)]));
+    }
 
     #[test]
     fn a_fleet_answers_for_its_own_spec_and_for_nothing_that_tenants_write() {

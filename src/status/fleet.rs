@@ -299,6 +299,12 @@ fn rolled_out(observed: &Observed<'_>) -> Claim {
             named::REASON_ROLLOUT_PAUSED,
             "the rollout is paused; `kubectl haproxy-fleet rollout resume`",
         ),
+        Some(rollout) if rollout.state == "Frozen" => Claim::new(
+            named::ROLLED_OUT,
+            false,
+            named::REASON_PAUSED,
+            "pods are not made from the present template, and spec.paused keeps them",
+        ),
         _ => Claim::new(named::ROLLED_OUT, false, named::REASON_ROLLING_OUT, "pods are being started or replaced"),
     }
 }

@@ -4,7 +4,7 @@
 //! [`Change`] at a time, on the version of the Deployment that it looked at.
 
 use super::in_use::{ANNOTATION_APPLIED, ANNOTATION_DRAINED, ANNOTATION_PREVIOUS, ANNOTATION_TEMPLATE, ANNOTATION_TURN, Applied, InUse};
-use super::template::Wanted;
+use super::template::{Wanted, known};
 use super::{Desired, Fleet, Group, Ownership, budget};
 use crate::api::{IngressDeploymentSpec, IntOrPercent, PublishingType};
 use crate::fleet::rollout::{Change, Template};
@@ -46,7 +46,7 @@ fn deployment(fleet: Fleet<'_>, wanted: &Wanted, zone: Option<&str>, size: i32) 
     let in_use = fleet.observed.deployments.get(&name);
     let mut state = match in_use {
         Some(in_use) => in_use.clone(),
-        None => InUse { replicas: size, ..InUse::fresh(wanted.in_zone(fleet, zone)?) },
+        None => InUse { replicas: size, ..InUse::fresh(first(fleet, wanted, zone)?) },
     };
     let change = fleet.change.filter(|(changed, _)| *changed == zone).map(|(_, change)| change);
     if let Some(change) = change {
@@ -56,6 +56,16 @@ fn deployment(fleet: Fleet<'_>, wanted: &Wanted, zone: Option<&str>, size: i32) 
     let rest = json!({"metadata": {"annotations": state.annotations()}, "spec": spec});
     let only_if = in_use.and_then(|in_use| in_use.version.clone());
     Ok(Desired { only_if, ..fleet.namespaced(GROUP, &name, Ownership::Labelled, &rest) })
+}
+
+/// The template of a Deployment that is not there: what the rest of the fleet runs is known to serve, and what is asked for
+/// beside that, or was given up, comes in its turn.
+fn first(fleet: Fleet<'_>, wanted: &Wanted, zone: Option<&str>) -> Result<Applied, Vec<Diagnostic>> {
+    let stable = fleet.verbs().stable.map(|stable| Template(stable.into()));
+    match stable.and_then(|stable| known(fleet, &stable, zone)) {
+        Some(applied) => Ok(applied),
+        None => wanted.in_zone(fleet, zone),
+    }
 }
 
 fn body(fleet: Fleet<'_>, zone: Option<&str>, size: i32, state: &InUse) -> Value {
@@ -163,6 +173,6 @@ impl InUse {
         if wanted.template == *template {
             return wanted.in_zone(fleet, zone).map(Some);
         }
-        Ok(self.previous.clone().filter(|previous| previous.template == *template))
+        Ok(known(fleet, template, zone))
     }
 }

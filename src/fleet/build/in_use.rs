@@ -27,6 +27,8 @@ pub struct Applied {
     pub template: Template,
     /// A hash of everything that asked for it.
     pub made_from: String,
+    /// When all pods were asked to be replaced last, if they were.
+    pub restarted: Option<String>,
     /// The pod template itself.
     pub body: Value,
 }
@@ -35,11 +37,16 @@ impl Applied {
     fn read(text: &Value) -> Option<Self> {
         let said: Value = serde_json::from_str(text.as_str()?).ok()?;
         let body = said.get("body").filter(|body| body.is_object())?.clone();
-        Some(Self { template: Template(said["template"].as_str()?.into()), made_from: said["madeFrom"].as_str()?.to_owned(), body })
+        let (template, made_from) = (Template(said["template"].as_str()?.into()), said["madeFrom"].as_str()?.to_owned());
+        Some(Self { template, made_from, restarted: said["restarted"].as_str().map(str::to_owned), body })
     }
 
     pub(super) fn write(&self) -> String {
-        json!({"template": self.template.0, "madeFrom": self.made_from, "body": self.body}).to_string()
+        let mut said = json!({"template": self.template.0, "madeFrom": self.made_from, "body": self.body});
+        if let Some(restarted) = &self.restarted {
+            said["restarted"] = json!(restarted);
+        }
+        said.to_string()
     }
 }
 
@@ -110,5 +117,10 @@ impl InUse {
 /// The template of a Deployment that does not say what we applied: an older operator wrote it, or somebody took the
 /// annotation away. It is kept as it is, until it is replaced.
 fn unknown(deployment: &Value) -> Applied {
-    Applied { template: Template("unknown".into()), made_from: String::new(), body: deployment["spec"]["template"].clone() }
+    Applied {
+        template: Template("unknown".into()),
+        made_from: String::new(),
+        restarted: None,
+        body: deployment["spec"]["template"].clone(),
+    }
 }

@@ -158,7 +158,7 @@ fn placement(pod: &mut Value, spec: &IngressDeploymentSpec, zone: Option<&str>) 
 /// Restricts `affinity` to nodes of `zone`. Any one of the terms is enough for the scheduler, so it is in each.
 fn in_zone(affinity: &mut Value, zone: &str) {
     let required = &mut affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
-    let demand = json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]});
+    let demand = zone_demand(zone);
     match required.as_array_mut().filter(|terms| !terms.is_empty()) {
         None => *required = json!([{"matchExpressions": [demand]}]),
         Some(terms) => {
@@ -170,6 +170,27 @@ fn in_zone(affinity: &mut Value, zone: &str) {
             }
         }
     }
+}
+
+/// Makes of a template for the zone `from` one for the zone `to`.
+pub(super) fn move_to_zone(template: &mut Value, from: &str, to: &str) {
+    template["metadata"]["labels"][LABEL_ZONE] = json!(to);
+    let pod = &mut template["spec"];
+    let terms = &mut pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let demands = terms.as_array_mut().into_iter().flatten().filter_map(|term| term["matchExpressions"].as_array_mut()).flatten();
+    for demand in demands.filter(|demand| **demand == zone_demand(from)) {
+        *demand = zone_demand(to);
+    }
+    for constraint in pod["topologySpreadConstraints"].as_array_mut().into_iter().flatten() {
+        let zone = &mut constraint["labelSelector"]["matchLabels"][LABEL_ZONE];
+        if *zone == from {
+            *zone = json!(to);
+        }
+    }
+}
+
+fn zone_demand(zone: &str) -> Value {
+    json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]})
 }
 
 /// Over zones and, softly, over nodes; within a listed zone over nodes. Each revision for itself: during a rollout the

@@ -120,6 +120,65 @@ fn a_fleet_that_asks_for_upgrades_takes_them_when_it_is_its_turn() {
     assert_eq!(image(&Context { upgrade_turn: true, ..newer }), "operator:2");
 }
 
+/// With annotations.
+fn noted(deployment: &IngressDeployment, annotations: &[(&str, &str)]) -> IngressDeployment {
+    let meta = Meta { annotations: annotations.iter().copied().collect::<Pairs>(), ..deployment.meta.clone() };
+    IngressDeployment { meta, ..deployment.clone() }
+}
+
+fn template_name(deployment: &Desired) -> &str {
+    deployment.body["metadata"]["annotations"][ANNOTATION_TEMPLATE].as_str().unwrap()
+}
+
+#[test]
+fn a_zone_that_is_new_or_was_lost_begins_with_what_the_others_are_known_to_serve_with() {
+    let zones = |names: &[&str]| names.iter().map(|name| json!({"name": name})).collect::<Value>();
+    let term = json!({"matchExpressions": [{"key": "topology.kubernetes.io/zone", "operator": "Exists"}]});
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term.clone(), term]}}});
+    let expected = objects(json!({"zones": zones(&["a", "b", "c"]), "affinity": affinity}));
+    let before = objects(json!({"zones": zones(&["a", "b"]), "affinity": affinity}));
+    let stable = template_name(of_kind(&before, "Deployment")[0]).to_owned();
+    let spec = json!({"zones": zones(&["a", "b", "c"]), "affinity": affinity, "podLabels": {"new": "template"}});
+    let wanted = noted(&fleet(spec), &[(crate::api::ANNOTATION_STABLE, &stable)]);
+    let mut observed = running(&before);
+    observed.deployments.remove("edge-b");
+    let after = built(&wanted, &context(), &observed).unwrap();
+    let templates = |objects: &[Desired]| -> Vec<Value> {
+        of_kind(objects, "Deployment").iter().map(|deployment| deployment.body["spec"]["template"].clone()).collect()
+    };
+    assert_eq!(templates(&after), templates(&expected));
+}
+
+#[test]
+fn who_takes_the_time_of_a_restart_away_or_writes_nonsense_replaces_no_pod() {
+    let deployment = fleet(json!({}));
+    let at = |time: &str| noted(&deployment, &[(crate::api::ANNOTATION_RESTARTED_AT, time)]);
+    let first = built(&deployment, &context(), &Observed::default()).unwrap();
+    let restarted = rolled(&at("2026-01-31T12:00:00Z"), &context(), &running(&first));
+    let name = |objects: &[Desired]| template_name(of_kind(objects, "Deployment")[0]).to_owned();
+    assert_ne!(name(&restarted), name(&first));
+    for later in [deployment.clone(), at("now"), at("2026-01-31T12:00:00Z")] {
+        assert_eq!(name(&rolled(&later, &context(), &running(&restarted))), name(&restarted));
+    }
+    assert_ne!(name(&rolled(&at("2026-02-01T12:00:00Z"), &context(), &running(&restarted))), name(&restarted));
+}
+
+#[test]
+fn an_upgrade_that_reached_a_zone_is_still_wanted_while_it_is_another_fleets_turn() {
+    let deployment = fleet(json!({"upgradePolicy": "Automatic", "zones": [{"name": "a"}, {"name": "b"}]}));
+    let before = built(&deployment, &context(), &Observed::default()).unwrap();
+    let stable = template_name(of_kind(&before, "Deployment")[0]).to_owned();
+    let deployment = noted(&deployment, &[(crate::api::ANNOTATION_STABLE, &stable)]);
+    let newer = Context { operator_image: "operator:2".to_owned(), upgrade_turn: true, ..context() };
+    let observed = running(&before);
+    let fleet = Fleet { deployment: &deployment, uid: "uid-1", context: &newer, observed: &observed, change: None };
+    let wanted = wanted_template(fleet).unwrap();
+    let change = Change::Template(wanted.clone());
+    let half = build(Fleet { change: Some((Some("b"), &change)), ..fleet }).unwrap();
+    let (waits, half) = (Context { upgrade_turn: false, ..newer.clone() }, running(&half));
+    assert_eq!(wanted_template(Fleet { context: &waits, observed: &half, ..fleet }).unwrap(), wanted);
+}
+
 #[test]
 fn another_release_line_or_image_of_haproxy_is_another_template() {
     let before = objects(json!({}));

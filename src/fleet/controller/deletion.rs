@@ -38,6 +38,8 @@ pub(super) struct Deletion {
     namespaces: Option<BTreeSet<String>>,
     withdrawal: Duration,
     slack: Duration,
+    /// Whose: one of the same name that comes later is another one.
+    uid: String,
     /// When it was first seen to be deleted, and when each wait began.
     since: Option<Instant>,
     draining: Option<Instant>,
@@ -54,6 +56,7 @@ impl Deletion {
             namespaces: settings.namespaces.clone(),
             withdrawal: settings.withdrawal,
             slack: settings.slack,
+            uid: String::new(),
             since: None,
             draining: None,
             releasing: None,
@@ -61,14 +64,15 @@ impl Deletion {
         }
     }
 
-    /// Goes as far as it can, and says what it waits for. `spec` is the fleet's.
+    /// Goes as far as it can, and says what it waits for. `fleet` is the object.
     pub(super) async fn advance(
         &mut self,
         client: &Client,
         applier: &Applier,
-        spec: &Value,
+        fleet: &Value,
     ) -> Result<(Step, Vec<Diagnostic>), ApplyError> {
-        let mut problems = Vec::new();
+        self.is_of(fleet["metadata"]["uid"].as_str().unwrap_or_default());
+        let (spec, mut problems) = (&fleet["spec"], Vec::new());
         let since = *self.since.get_or_insert_with(Instant::now);
         if !self.withdraw.is_withdrawn(&self.fleet) {
             if since.elapsed() < self.withdrawal {
@@ -102,6 +106,14 @@ impl Deletion {
             None => self.remove_all(applier, "IngressClass").await? == 0,
         };
         Ok((if is_done { Step::Done } else { Step::Releasing }, problems))
+    }
+
+    /// Forgets the waits of a fleet of the same name that is gone.
+    fn is_of(&mut self, uid: &str) {
+        if self.uid != uid {
+            uid.clone_into(&mut self.uid);
+            (self.since, self.draining, self.releasing, self.grace) = (None, None, None, Duration::ZERO);
+        }
     }
 
     /// The oldest of the other fleets of the class that have objects and stay.
@@ -176,4 +188,29 @@ fn is_retained(spec: &Value, fleet: &str, service: &Value) -> bool {
 
 fn grace(pod: &Value) -> Duration {
     Duration::from_secs(pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(DEFAULT_GRACE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Withdraw for Nobody {
+        fn is_withdrawn(&self, _: &FleetKey) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn a_fleet_that_is_made_anew_under_its_name_is_waited_for_anew() {
+        let key = FleetKey { namespace: "infra".to_owned(), name: "edge".to_owned() };
+        let mut deletion = Deletion::new(key, &Settings::default(), Arc::new(Nobody));
+        deletion.is_of("uid-1");
+        (deletion.since, deletion.draining, deletion.grace) = (Some(Instant::now()), Some(Instant::now()), Duration::from_secs(60));
+        deletion.is_of("uid-1");
+        assert!(deletion.since.is_some() && deletion.draining.is_some());
+        deletion.is_of("uid-2");
+        assert_eq!((deletion.since, deletion.draining, deletion.grace), (None, None, Duration::ZERO));
+    }
 }

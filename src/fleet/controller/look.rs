@@ -237,7 +237,7 @@ impl Looker {
             // somebody else's finalizer keeps it
             return Ok(Look::Done(Box::new(outcome)));
         }
-        let (step, problems) = self.deletion.advance(&self.client, &self.applier, &fleet["spec"]).await?;
+        let (step, problems) = self.deletion.advance(&self.client, &self.applier, fleet).await?;
         outcome.problems = problems;
         outcome.deletion = Some(step);
         if step == Step::Done && self.release(fleet).await? {

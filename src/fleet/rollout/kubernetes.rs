@@ -62,13 +62,7 @@ pub fn observe(facts: &Facts<'_>) -> Observed {
     let total: u32 = zones.iter().map(|zone| zone.wanted.unwrap_or(zone.replicas)).sum();
     let aborted = facts.verbs.aborted.as_deref().map(template);
     let stable = facts.verbs.stable.as_deref().map(template);
-    let is_aborted = aborted.as_ref() == Some(facts.desired);
-    // who gives a template up has to have another one everywhere
-    let has = |in_use: &InUse, template: &Template| {
-        in_use.applied.template == *template || in_use.previous.as_ref().is_some_and(|previous| previous.template == *template)
-    };
-    let stable = stable.filter(|stable| !is_aborted || in_use.iter().all(|(_, in_use)| has(in_use, stable)));
-    Observed {
+    let mut observed = Observed {
         synced: facts.agents_known && zones.len() == sizes.len(),
         desired: facts.desired.clone(),
         stable,
@@ -79,7 +73,19 @@ pub fn observe(facts: &Facts<'_>) -> Observed {
         budget,
         rules: policy::rules(spec),
         zones,
+    };
+    // who gives a template up has to have another one
+    if observed.is_aborted() {
+        observed.stable = observed.stable.filter(|stable| can_have(&in_use, stable));
     }
+    observed
+}
+
+/// Whether all Deployments can have a template: those of listed zones have what any of them has.
+fn can_have(in_use: &[(&Value, InUse)], template: &Template) -> bool {
+    let has = |in_use: &InUse| std::iter::once(&in_use.applied).chain(&in_use.previous).any(|applied| applied.template == *template);
+    let a_zone_has = in_use.iter().any(|(_, in_use)| in_use.zone.is_some() && has(in_use));
+    in_use.iter().all(|(_, in_use)| has(in_use) || in_use.zone.is_some() && a_zone_has)
 }
 
 fn template(name: &str) -> Template {
@@ -489,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_given_up_only_where_every_zone_can_go_back() {
+    fn a_template_is_given_up_only_where_the_one_before_is_known() {
         let mut world = World::new();
         world.desired = "t2";
         world.annotate(&[(crate::api::ANNOTATION_ABORT, "t2")]);
@@ -499,6 +505,9 @@ mod tests {
             world.deployments.insert("edge-b".to_owned(), b);
         };
         set(&mut world, Value::Null);
+        assert_eq!(world.observed().stable, Some(template("t1")), "zone b can have what zone a has");
+        let (name, a) = deployment("a", "t2", 2);
+        world.deployments.insert(name, a);
         assert_eq!(world.observed().stable, None);
         set(&mut world, json!(json!({"template": "t1", "madeFrom": "m", "body": {"spec": {}}}).to_string()));
         assert_eq!(world.observed().stable, Some(template("t1")));

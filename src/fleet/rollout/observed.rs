@@ -10,6 +10,18 @@ use std::sync::Arc;
 #[serde(transparent)]
 pub struct Template(pub Arc<str>);
 
+impl Template {
+    /// So many characters of a name say what the template was made from: two that differ in the rest only were made from one
+    /// spec by different operators, or for configurations of different sizes.
+    pub const ASKED: usize = 5;
+
+    /// Whether both were made from the same.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        let asked = |template: &Self| template.0.get(..Self::ASKED).map(str::to_owned);
+        asked(self).is_some_and(|this| asked(other) == Some(this))
+    }
+}
+
 /// A fleet as it is and as it is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
@@ -146,7 +158,11 @@ impl Observed {
     }
 
     pub(super) fn is_aborted(&self) -> bool {
-        self.aborted.as_ref() == Some(&self.desired) && self.stable.as_ref() != Some(&self.desired)
+        let Some(aborted) = self.aborted.as_ref().filter(|_| self.stable.as_ref() != Some(&self.desired)) else { return false };
+        // what was given up does not come back because another operator makes something else of it; but an upgrade that was
+        // given up may be better the next time
+        let was_spec = !self.stable.as_ref().is_some_and(|stable| stable.is_alike(aborted));
+        *aborted == self.desired || was_spec && aborted.is_alike(&self.desired)
     }
 }
 

@@ -369,3 +369,18 @@ fn a_size_goes_before_a_rollout_that_waits() {
     fleet.zones[1].pods[0].cost = 0;
     assert_eq!(change(&fleet), Some(Change::Scale(4)));
 }
+
+#[test]
+fn what_was_given_up_does_not_come_back_with_another_operator_but_an_upgrade_may() {
+    let mut fleet = fleet();
+    let mut is_aborted = |stable: &str, aborted: &str, desired: &str| {
+        (fleet.stable, fleet.aborted, fleet.desired) = (Some(template(stable)), Some(template(aborted)), template(desired));
+        fleet.is_aborted()
+    };
+    assert!(is_aborted("11111-a", "22222-a", "22222-a"));
+    assert!(is_aborted("11111-a", "22222-a", "22222-b"), "the same spec, made by another operator");
+    assert!(!is_aborted("11111-a", "22222-a", "33333-a"), "another spec");
+    assert!(is_aborted("11111-a", "11111-b", "11111-b"), "an upgrade of the operator");
+    assert!(!is_aborted("11111-a", "11111-b", "11111-c"), "and the next one");
+    assert!(!is_aborted("22222-a", "22222-a", "22222-a"), "it ran");
+}
