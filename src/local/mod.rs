@@ -12,6 +12,7 @@ pub mod interrupt;
 mod lines;
 mod record;
 mod replica;
+mod revisions;
 mod rollout;
 mod run;
 pub mod state;

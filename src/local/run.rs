@@ -433,8 +433,9 @@ impl Local {
             let since = deployment.meta.creation.map_or(0, |created| created.0);
             LocalFleet::new(id.clone(), Record { since, ..Record::default() }, self.environment.clone())
         });
-        let updated = fleet.update(deployment, model, bundle, changes, &mut self.addresses).await;
-        self.settle(id, updated);
+        let asked = fleet.ask(deployment, model);
+        let updated = fleet.update(bundle, changes, &mut self.addresses).await;
+        self.settle(id, asked.and(updated));
     }
 
     /// Tries again what could not be done.
@@ -470,6 +471,7 @@ impl Local {
             let converged = fleet.converge(&mut self.addresses).await;
             if let Some(bundle) = self.pipeline.bundle(&id) {
                 fleet.resync(bundle);
+                fleet.keep(bundle).await;
             }
             self.settle(&id, converged);
         }
@@ -485,18 +487,20 @@ impl Local {
         let Ordered { namespace, fleet, order, answer } = ordered;
         let id = FleetId { namespace: namespace.into(), name: fleet.into() };
         let taken = if let Some(fleet) = self.fleets.get_mut(&id) {
-            fleet.order(&order, &mut self.addresses).await
+            fleet.order(&order, self.pipeline.bundle(&id), &mut self.addresses).await
         } else {
             let known: Vec<String> = self.fleets.keys().map(ToString::to_string).collect();
             let help = if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
             Err(Refusal { kind: RefusalKind::NotFound, error: format!("there is no fleet {id}"), help })
         };
+        // whoever has the answer finds in the status what came of it
+        self.tell();
         // whoever asked may not wait for the answer
         let _ = answer.send(taken);
     }
 
     fn tell(&mut self) {
-        let refusals = self.fleets.values().flat_map(LocalFleet::refusals);
+        let refusals = self.fleets.values().flat_map(LocalFleet::findings);
         let late = refusals
             .chain(self.troubles.values().cloned())
             .chain(self.remarks.values().flatten().cloned())
@@ -512,7 +516,7 @@ impl Local {
     fn told(&self, id: &FleetId, fleet: &LocalFleet, all: &[Located]) -> json::Fleet {
         let trouble = self.troubles.get(id);
         let mut own: Vec<Diagnostic> = self.pipeline.fleet_diagnostics(id).into_iter().cloned().collect();
-        own.extend(fleet.refusals().into_iter().chain(trouble.cloned()));
+        own.extend(fleet.findings().into_iter().chain(trouble.cloned()));
         own.extend(self.remarks.get(id).into_iter().flatten().cloned());
         let place = |diagnostic: &Diagnostic| all.iter().find(|located| located.diagnostic == *diagnostic).map(json::Diagnostic::from);
         let ready = trouble.is_none() && fleet.ready();

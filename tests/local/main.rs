@@ -809,3 +809,135 @@ async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_s
     local.rolled_out(&second, 2).await;
     load.none_is_lost("pauses and aborts").await;
 }
+
+/// Whether the answer of `address` asks its client to leave; nothing if there is no whole one.
+async fn asks_to_leave(address: SocketAddr, host: &str) -> Option<bool> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    stream.write_all(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        if stream.read_buf(&mut answer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let answer = String::from_utf8_lossy(&answer).to_lowercase();
+    assert!(answer.starts_with("http/1.1 200"), "{answer}");
+    Some(answer.contains("\r\nconnection: close\r\n"))
+}
+
+fn own_address(status: &Status, zone: Option<&str>) -> SocketAddr {
+    let replica = status.fleets[0].replicas.iter().find(|replica| replica.zone.as_deref() == zone).unwrap();
+    replica.listeners.iter().find(|listener| listener.name == "http").unwrap().address.parse().unwrap()
+}
+
+fn kept(status: &Status) -> Vec<u64> {
+    status.fleets[0].revisions.iter().map(|revision| revision.number).collect()
+}
+
+/// The HAProxy `real`, which refuses everything with `X-Poison` in it while the file `mark` exists.
+fn fastidious_haproxy(home: &Home, real: &Path, mark: &Path) -> PathBuf {
+    let path = home.directory.path().join("fastidious-haproxy");
+    let (real, mark) = (real.display(), mark.display());
+    let script = format!(
+        "#!/bin/sh\nif [ \"$1\" = -c ] && [ -e {mark} ] && grep -rqs X-Poison \"$3\"; then\n  \
+         echo '[ALERT]    (1) : config : poison is not taken here' >&2\n  exit 1\nfi\nexec {real} \"$@\"\n"
+    );
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_goes_back_to_a_revision_over_a_restart_and_on_to_the_present_without_a_lost_request() {
+    let home = Home::new();
+    let mark = home.directory.path().join("no-poison");
+    let haproxy = fastidious_haproxy(&home, both()[0], &mark);
+    let route = |name: &str, header: &str| {
+        let annotations = format!("haproxy-fleet.dev/request-header.{header}: a");
+        ingress("edge", name, &format!("{name}.localhost"), "/", "web", &annotations)
+    };
+    home.write("fleet.yaml", &fleet("edge", 2, ""));
+    home.write("stays.yaml", &format!("{}{}", ingress("edge", "stays", "stays.localhost", "/", "web", ""), service("web")));
+    home.write("route.yaml", &route("first", "X-Poison"));
+    let mut local = Local::ready(&home, &[&haproxy], &["--echo"]).await;
+    let http = address_of(&local.status().await.unwrap().fleets[0], "http");
+    let load = Requests::at(20.0, &Target::new(http, "stays.localhost", "/").answered_by("shop/web"));
+    let answers = async |host: &str, code: &str| {
+        until(&format!("{host} is answered with {code}"), async || {
+            get(http, host, "/").await?.starts_with(&format!("HTTP/1.1 {code}")).then_some(())
+        })
+        .await;
+    };
+    let first = *kept(&local.until("the first is kept", |status| !kept(status).is_empty()).await).last().unwrap();
+    home.write("route.yaml", &route("second", "X-Second"));
+    let status = local.until("the second is kept", |status| kept(status).last().is_some_and(|last| *last > first)).await;
+    let second = *kept(&status).last().unwrap();
+    assert_eq!((status.fleets[0].revision, status.fleets[0].pinned), (second, None));
+
+    // what is not kept, and what HAProxy does not take, changes nothing
+    let (code, said) = local.verb("rollback 99 edge").await;
+    assert!(code == Some(2) && said.contains("revision 99 of infra/edge is not kept"), "{said}");
+    assert!(said.contains(&format!("help: choose one of {first}, {second}")), "{said}");
+    std::fs::write(&mark, "").unwrap();
+    let (code, said) = local.verb(&format!("rollback {first}")).await;
+    assert!(code == Some(2) && said.contains(&format!("infra/edge does not go back to revision {first}: HAProxy 3.4 refuses")), "{said}");
+    assert!(said.contains("poison is not taken here") && said.contains("what serves stays as it is"), "{said}");
+    let unchanged = local.status().await.unwrap();
+    assert_eq!((unchanged.fleets[0].pinned, unchanged.fleets[0].generation), (None, status.fleets[0].generation));
+    answers("second.localhost", "200").await;
+    std::fs::remove_file(&mark).unwrap();
+
+    // back: routes are those of then, and changes of them have no effect
+    let (code, said) = local.verb(&format!("rollback {first}")).await;
+    assert_eq!((code, said), (Some(0), format!("infra/edge goes to revision {first}\nrevision {first} is confirmed by 2/2 pods\n")));
+    answers("first.localhost", "200").await;
+    answers("second.localhost", "404").await;
+    let pinned = local.status().await.unwrap();
+    let told = pinned.diagnostics.iter().find(|found| found.code == "Pinned").expect("it says so");
+    assert!(told.message.contains(&format!("pinned to revision {first}")), "{told:?}");
+    let (_, said) = local.verb("history").await;
+    let rows: Vec<&str> = said.lines().collect();
+    assert!(rows[0].starts_with("REVISION") && rows[1].starts_with(&second.to_string()) && !rows[1].contains("served"), "{said}");
+    assert!(rows[2].starts_with(&first.to_string()) && rows[2].ends_with("served, pinned"), "{said}");
+    home.write("third.yaml", &route("third", "X-Third"));
+    let real = Echo::start("shop", "real", "http", 1).await.unwrap();
+    home.write("slices.yaml", &slice("web", &real));
+    // endpoints are those of now
+    let is_real = async || get(http, "first.localhost", "/").await?.contains("x-service: shop/real").then_some(());
+    load.none_is_lost("back").await;
+    until("endpoints follow", is_real).await;
+    answers("third.localhost", "404").await;
+
+    // a restart changes nothing of it, even where nothing can be read
+    local.interrupt();
+    local.ended().await;
+    let mut local = Local::start(&home, &[&haproxy], &["--echo"]).await;
+    let is_back = |status: &Status| status.ready && status.fleets[0].pinned == Some(first) && status.fleets[0].revision == first;
+    let status = local.until("it is pinned still", is_back).await;
+    assert_eq!(kept(&status), [first, second]);
+    until("endpoints are those of now", is_real).await;
+    answers("third.localhost", "404").await;
+    let history = get(local.admin, "admin", "/fleets/infra/edge/history").await.unwrap();
+    assert!(history.starts_with("HTTP/1.1 200") && history.contains(&format!("\"number\":{first}")), "{history}");
+    assert!(get(local.admin, "admin", "/fleets/infra/none/history").await.unwrap().starts_with("HTTP/1.1 404"));
+
+    // on to what is asked for now
+    let load = Requests::at(20.0, &Target::new(http, "stays.localhost", "/").answered_by("shop/real"));
+    let (code, said) = local.verb("rollback --present edge").await;
+    assert!(code == Some(0) && said.starts_with("infra/edge goes to what is asked for now\nrevision "), "{said}");
+    for (host, code) in [("first.localhost", "404"), ("second.localhost", "200"), ("third.localhost", "200")] {
+        answers(host, code).await;
+    }
+    let now = local.until("the third is kept", |status| kept(status).len() == 3).await;
+    assert_eq!((now.fleets[0].pinned, now.fleets[0].revision > second), (None, true));
+    assert!(now.diagnostics.iter().all(|found| found.code != "Pinned"), "{now:#?}");
+    load.none_is_lost("and on").await;
+
+    // one that is lost is not gone back to
+    std::fs::write(home.state().join(format!("fleets/infra/edge/revisions/{first}")), "nothing").unwrap();
+    let (code, said) = local.order("rollback", &format!(r#"{{"revision": {first}}}"#)).await;
+    assert!(code == 409 && said.contains(&format!("infra/edge cannot go back to revision {first}: it cannot be unpacked")), "{said}");
+    assert_eq!(local.order("rollback", "{}").await.0, 400);
+    local.interrupt();
+    local.ended().await;
+}

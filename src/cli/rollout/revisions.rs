@@ -1,22 +1,22 @@
-//! `history` and `rollback`: the revisions of a fleet's configuration that are kept in a cluster, and going back to one.
+//! `history` and `rollback`: the revisions of a fleet's configuration that are kept, and going back to one.
 
-use super::cluster::Cluster;
+use super::admin::Admin;
+use super::choice::FleetName;
 use super::{LOOK, Verbs, Whose, block_on, choice};
-use crate::api::ANNOTATION_ROLLBACK;
+use crate::admin::Order;
 use crate::cli::report::printable;
 use crate::cli::{Error, Exit, Output};
-use crate::status::json::Fleet;
 use clap::Args;
-use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
 pub(in crate::cli) const HISTORY_HELP: &str = "\
-The last 20 revisions that all pods of a fleet had are kept beside it, as Secrets. It takes the permission
-to list Secrets in the fleet's namespace.
+The last 20 revisions that all pods of a fleet had are kept beside it: in a cluster as Secrets, which it
+takes the permission to list in the fleet's namespace, and by `local` in its --state-dir.
 
 Examples:
   kubectl haproxy-fleet history edge -n ingress
+  haproxy-fleet history --admin 127.0.0.1:9901
 
 Exit status:
   0  they are shown
@@ -29,6 +29,7 @@ certificates stay those of now. Until --present, changes of routes have no effec
 Examples:
   kubectl haproxy-fleet rollback 7 edge -n ingress
   kubectl haproxy-fleet rollback --present edge -n ingress
+  haproxy-fleet rollback 7 --admin 127.0.0.1:9901
 
 Exit status:
   0  all pods confirm it
@@ -50,86 +51,111 @@ pub struct HistoryArguments {
 pub struct RollbackArguments {
     /// The revision
     #[arg(value_name = "REVISION", required_unless_present = "present")]
-    revision: Option<u64>,
-    /// Go back to what is asked for now
-    #[arg(long, conflicts_with = "revision")]
+    revision: Option<String>,
+    /// Go back to what is asked for now: no revision is named then, but the fleet may be
+    #[arg(long)]
     present: bool,
     #[command(flatten)]
     whose: Whose,
 }
 
 pub(in crate::cli) fn history(arguments: &HistoryArguments, out: &mut Output) -> Result<Exit, Error> {
+    let whose = &arguments.whose;
     block_on(async {
-        let cluster = cluster(&arguments.whose).await?;
-        let status = cluster.status().await?;
-        let fleet = choice::fleet(&status, arguments.whose.fleet.as_ref(), None)?;
-        let object = cluster.object(fleet).await?;
-        let kept = cluster.revisions(fleet).await?;
-        if kept.is_empty() {
-            out.line("none is kept yet: a revision is once all pods have it")?;
-            return Ok(Exit::Success);
+        match whose.admin {
+            Some(address) => show(&Admin { address }, whose.fleet.as_ref(), out).await,
+            None => show(&whose.cluster().await?, whose.fleet.as_ref(), out).await,
         }
-        for line in table(&kept, &object) {
-            out.line(&printable(&line, false))?;
-        }
-        Ok(Exit::Success)
     })
+}
+
+impl RollbackArguments {
+    /// The revision, or none for the present, and whose.
+    fn read(&self) -> Result<(Option<u64>, Whose), Error> {
+        let mut whose = self.whose.clone();
+        let wrong =
+            |error: String| Error::new(error, "write rollback REVISION [[NAMESPACE/]FLEET], or rollback --present [[NAMESPACE/]FLEET]");
+        match (self.present, &self.revision, &whose.fleet) {
+            (true, None, _) => Ok((None, whose)),
+            (true, Some(fleet), None) => {
+                whose.fleet = Some(fleet.parse().map_err(wrong)?);
+                Ok((None, whose))
+            }
+            (true, Some(_), Some(_)) => Err(wrong("a revision is no present".to_owned())),
+            (false, revision, _) => {
+                let revision = revision.as_deref().unwrap_or_default();
+                let number = revision.parse().map_err(|_| wrong(format!("{revision:?} is no number of a revision")))?;
+                Ok((Some(number), whose))
+            }
+        }
+    }
 }
 
 pub(in crate::cli) fn rollback(arguments: &RollbackArguments, out: &mut Output) -> Result<Exit, Error> {
+    let (revision, whose) = arguments.read()?;
     block_on(async {
-        let cluster = cluster(&arguments.whose).await?;
-        let status = cluster.status().await?;
-        let fleet = choice::fleet(&status, arguments.whose.fleet.as_ref(), None)?;
-        let id = format!("{}/{}", fleet.namespace, fleet.name);
-        let kept = cluster.revisions(fleet).await?;
-        if let Some(revision) = arguments.revision.filter(|revision| !kept.iter().any(|kept| kept.number == *revision)) {
-            let numbers: Vec<String> = kept.iter().map(|kept| kept.number.to_string()).collect();
-            let help = if numbers.is_empty() { "none is yet".to_owned() } else { format!("choose one of {}", numbers.join(", ")) };
-            return Err(Error::new(format_args!("revision {revision} of {id} is not kept"), help));
+        match whose.admin {
+            Some(address) => go(&Admin { address }, whose.fleet.as_ref(), revision, out).await,
+            None => go(&whose.cluster().await?, whose.fleet.as_ref(), revision, out).await,
         }
-        let began = Instant::now();
-        let pinned = arguments.revision.map(|revision| revision.to_string());
-        cluster.annotate(fleet, |_| Ok(json!({ANNOTATION_ROLLBACK: pinned}))).await?;
-        let what = arguments.revision.map_or_else(|| "what is asked for now".to_owned(), |revision| format!("revision {revision}"));
-        out.line(&printable(&format!("{id} goes to {what}"), false))?;
-        confirmed(&cluster, fleet, arguments.revision, began, out).await
     })
 }
 
-async fn cluster(whose: &Whose) -> Result<Cluster, Error> {
-    if whose.admin.is_some() {
-        return Err(Error::new("local keeps no revisions", "go back in the files that it serves"));
+async fn show(verbs: &impl Verbs, named: Option<&FleetName>, out: &mut Output) -> Result<Exit, Error> {
+    let status = verbs.status().await?;
+    let fleet = choice::fleet(&status, named, None)?;
+    let (serves, kept) = (verbs.serves(fleet).await?, verbs.revisions(fleet).await?);
+    if kept.is_empty() {
+        out.line("none is kept yet: a revision is once all pods have it")?;
+        return Ok(Exit::Success);
     }
-    whose.cluster().await
+    for line in table(&kept, &serves) {
+        out.line(&printable(&line, false))?;
+    }
+    Ok(Exit::Success)
 }
 
-/// Waits until all pods confirm the revision, or the present.
-async fn confirmed(cluster: &Cluster, fleet: &Fleet, revision: Option<u64>, began: Instant, out: &mut Output) -> Result<Exit, Error> {
-    let before = cluster.object(fleet).await?["status"]["revision"].clone();
+async fn go<V: Verbs>(verbs: &V, named: Option<&FleetName>, revision: Option<u64>, out: &mut Output) -> Result<Exit, Error> {
+    let status = verbs.status().await?;
+    let fleet = choice::fleet(&status, named, None)?;
+    let before = verbs.serves(fleet).await?.revision;
+    let began = Instant::now();
+    let done = verbs.order(fleet, &Order::Rollback(revision)).await?;
+    out.line(&printable(&done.message, false))?;
     loop {
-        let status = cluster.object(fleet).await?["status"].clone();
-        let is_it = revision.map_or_else(
-            || status["revision"] != before || began.elapsed() > Duration::from_secs(10),
-            |revision| status["revision"] == revision,
-        );
-        if is_it && is_confirmed(&status) {
-            let confirmed = status["confirmed"].as_str().unwrap_or_default();
-            out.line(&format!("revision {} is confirmed by {confirmed} pods", status["revision"]))?;
+        let serves = verbs.serves(fleet).await?;
+        let is_it = match revision {
+            Some(_) => serves.revision == revision,
+            None => serves.pinned.is_none() && (serves.revision != before || began.elapsed() >= V::SAYS_WITHIN),
+        };
+        if is_it && serves.is_confirmed() {
+            let number = serves.revision.map(|number| number.to_string()).unwrap_or_default();
+            out.line(&printable(&format!("revision {number} is confirmed by {} pods", serves.confirmed), false))?;
             return Ok(Exit::Success);
         }
         if began.elapsed() > PATIENCE {
-            out.line("not all pods confirm it: see kubectl haproxy-fleet status")?;
+            out.line("not all pods confirm it: see haproxy-fleet status")?;
             return Ok(Exit::Findings);
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// Whether every pod that serves confirms what it should.
-fn is_confirmed(status: &Value) -> bool {
-    let confirmed = status["confirmed"].as_str().and_then(|text| text.split_once('/'));
-    confirmed.is_some_and(|(confirmed, all)| confirmed == all && all != "0")
+/// Which revision a fleet serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Serves {
+    pub(super) revision: Option<u64>,
+    /// The one that people went back to.
+    pub(super) pinned: Option<u64>,
+    /// How many pods confirm it, of how many that serve, as in `2/3`.
+    pub(super) confirmed: String,
+}
+
+impl Serves {
+    /// Whether every pod that serves confirms what it should.
+    fn is_confirmed(&self) -> bool {
+        self.confirmed.split_once('/').is_some_and(|(confirmed, all)| confirmed == all && all != "0")
+    }
 }
 
 /// A revision that is kept.
@@ -140,13 +166,21 @@ pub(super) struct Kept {
     pub(super) digest: String,
 }
 
+/// Whether `revision` is one of those that are `kept` of the fleet `id`; if not, which are.
+pub(super) fn find(kept: &[Kept], revision: u64, id: &str) -> Result<(), Error> {
+    if kept.iter().any(|kept| kept.number == revision) {
+        return Ok(());
+    }
+    let numbers: Vec<String> = kept.iter().map(|kept| kept.number.to_string()).collect();
+    let help = if numbers.is_empty() { "none is yet".to_owned() } else { format!("choose one of {}", numbers.join(", ")) };
+    Err(Error::new(format_args!("revision {revision} of {id} is not kept"), help))
+}
+
 /// The revisions for people, the newest first.
-fn table(kept: &[Kept], object: &Value) -> Vec<String> {
-    let pinned = object["metadata"]["annotations"][ANNOTATION_ROLLBACK].as_str();
+fn table(kept: &[Kept], serves: &Serves) -> Vec<String> {
     let row = |kept: &Kept| {
-        let is_served = object["status"]["revision"] == kept.number;
-        let is_pinned = pinned == Some(&*kept.number.to_string());
-        let mark = match (is_served, is_pinned) {
+        let is = |number: Option<u64>| number == Some(kept.number);
+        let mark = match (is(serves.revision), is(serves.pinned)) {
             (_, true) => "  served, pinned",
             (true, false) => "  served",
             (false, false) => "",
@@ -159,24 +193,48 @@ fn table(kept: &[Kept], object: &Value) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn revisions_are_listed_the_newest_first_with_what_is_served() {
         let kept: Vec<Kept> =
             [6, 7].map(|number| Kept { number, since: "2026-01-31T12:00:00Z".into(), digest: format!("d{number}") }).into();
-        let object = json!({"status": {"revision": 7}});
+        let serves = Serves { revision: Some(7), ..Serves::default() };
         assert_eq!(
-            table(&kept, &object),
+            table(&kept, &serves),
             ["REVISION  SINCE                 DIGEST", "7         2026-01-31T12:00:00Z  d7  served", "6         2026-01-31T12:00:00Z  d6"]
         );
-        let pinned = json!({"status": {"revision": 6}, "metadata": {"annotations": {ANNOTATION_ROLLBACK: "6"}}});
+        let pinned = Serves { revision: Some(6), pinned: Some(6), ..Serves::default() };
         assert!(table(&kept, &pinned)[2].ends_with("d6  served, pinned"));
     }
 
     #[test]
+    fn a_fleet_is_named_after_the_revision_or_the_present() {
+        let read = |line: &str| {
+            #[derive(Parser)]
+            struct Line {
+                #[command(flatten)]
+                arguments: RollbackArguments,
+            }
+            let arguments = Line::try_parse_from(["rollback"].into_iter().chain(line.split(' '))).unwrap().arguments;
+            let (revision, whose) = arguments.read().map_err(|error| error.to_string())?;
+            Ok::<_, String>((revision, whose.fleet))
+        };
+        let edge = Some("infra/edge".parse().unwrap());
+        assert_eq!(read("7 infra/edge"), Ok((Some(7), edge.clone())));
+        assert_eq!(read("7"), Ok((Some(7), None)));
+        assert_eq!(read("--present infra/edge"), Ok((None, edge.clone())));
+        assert_eq!(read("infra/edge --present"), Ok((None, edge)));
+        assert_eq!(read("--present"), Ok((None, None)));
+        assert!(read("edge").unwrap_err().contains("\"edge\" is no number of a revision"));
+        assert!(read("7 edge --present").unwrap_err().contains("write rollback REVISION"));
+    }
+
+    #[test]
     fn a_revision_is_confirmed_by_all_pods_that_serve_and_by_one_at_least() {
-        let is = |text: &str| is_confirmed(&json!({"confirmed": text}));
+        let is = |text: &str| Serves { confirmed: text.into(), ..Serves::default() }.is_confirmed();
         assert!(is("3/3") && !is("2/3") && !is("0/0") && !is(""));
     }
 }

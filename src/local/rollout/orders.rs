@@ -36,6 +36,7 @@ impl Rollout {
             }
             Order::Drain { target, force } => self.drain(fleet, target, *force, replicas),
             Order::Undrain(target) => self.undrain(fleet, target, wanted, replicas),
+            Order::Rollback(_) => refused(format!("what {fleet} serves is no matter of its replicas"), ""),
         }
     }
 
