@@ -36,8 +36,8 @@ use tokio::task::JoinSet;
 
 /// How long the load balancer may take to stop sending to a replica that leaves.
 const DEREGISTRATION: Duration = Duration::from_secs(5);
-/// How long a replica that leaves may finish what it has. Longer than the keep-alive time-out, so that idle
-/// clients are asked to close rather than cut.
+/// How long what a balancer that is replaced has may finish, and a replica of which nothing is known any more. Longer than
+/// the keep-alive time-out, so that idle clients are asked to close rather than cut.
 const DRAIN: Duration = Duration::from_secs(15);
 /// How long all of it may finish when `local` ends.
 const SHUTDOWN: Duration = Duration::from_secs(10);
@@ -346,7 +346,8 @@ impl LocalFleet {
         let changes: Arc<[Change]> = changes.into();
         let mut whole: Option<Arc<Bundle>> = None;
         for replica in self.replicas.values_mut() {
-            let Some(agent) = replica.follower().cloned() else { continue };
+            // those that end as well, as long as they serve
+            let Some(agent) = replica.agent().cloned() else { continue };
             let content = if replica.current {
                 UpdateContent::Changes(changes.clone())
             } else {
@@ -365,7 +366,7 @@ impl LocalFleet {
         }
         let mut whole: Option<Arc<Bundle>> = None;
         for replica in self.replicas.values_mut() {
-            let Some(agent) = replica.follower().cloned() else { continue };
+            let Some(agent) = replica.agent().cloned() else { continue };
             if replica.current && !agent.status().borrow().out_of_sync {
                 continue;
             }
@@ -417,6 +418,7 @@ impl LocalFleet {
         let now = Timestamp::now();
         let settled = self.take_outcomes(addresses);
         self.plan(now).await;
+        self.lead_away();
         let started = self.start_missing(addresses);
         self.follow_balancer(addresses).await;
         self.depart();
@@ -495,8 +497,18 @@ impl LocalFleet {
         let front = self.balancer.as_ref().map(|balancer| balancer.agent.status().borrow().generation);
         for replica in self.replicas.values_mut() {
             let is_admitted = replica.admitted.is_some_and(|since| front.is_some_and(|present| present >= since));
-            let reached = is_admitted && replica.is_up() && !self.record.rollout.is_drained(&replica.record.name);
-            replica.turn(reached, now);
+            let is_drained = self.record.rollout.is_drained(&replica.record.name) || replica.is_led_away();
+            replica.turn(is_admitted && replica.is_up() && !is_drained, now);
+        }
+    }
+
+    /// Lets replicas ask their clients to leave, or not any more, as people want it.
+    fn lead_away(&self) {
+        for replica in self.replicas.values().filter(|replica| replica.stays()) {
+            if let Some(agent) = replica.agent() {
+                // also where it is not drained: its files may say so, from before a restart
+                agent.set_drained(self.record.rollout.is_drained(&replica.record.name));
+            }
         }
     }
 
@@ -572,14 +584,21 @@ impl LocalFleet {
                 continue;
             };
             replica.departs = true;
+            let template = self.record.rollout.template(&replica.record.template);
+            let (serves_on, deadline) =
+                template.map_or((Duration::ZERO, DRAIN), |template| (template.deregistration(), template.timeout()));
+            agent.set_drained(true);
             let (name, news, outcomes) = (replica.record.name.clone(), self.environment.news.clone(), self.outcomes.0.clone());
             let front = front.clone();
             self.tasks.spawn(async move {
-                if let Some((mut status, generation)) = front {
-                    // without an answer in time it goes all the same: it refuses connections, and they go to others
-                    let _ = tokio::time::timeout(DEREGISTRATION, status.wait_for(|status| status.generation >= generation)).await;
-                }
-                agent.drain(Drain { deadline: DRAIN }).await;
+                let known = async {
+                    if let Some((mut status, generation)) = front {
+                        // without an answer in time it goes all the same: it refuses connections, and they go to others
+                        let _ = tokio::time::timeout(DEREGISTRATION, status.wait_for(|status| status.generation >= generation)).await;
+                    }
+                };
+                tokio::join!(known, tokio::time::sleep(serves_on));
+                agent.drain(Drain { deadline }).await;
                 // nobody listens any more only when all of it ends
                 let _ = outcomes.send(Outcome::Departed(name));
                 news.notify_one();

@@ -58,14 +58,14 @@ impl Replica {
         self.state != PodState::Ending
     }
 
-    /// Its agent, as long as it is to serve what is new.
-    pub(super) fn follower(&self) -> Option<&Agent> {
-        self.agent().filter(|_| self.stays())
-    }
-
     /// Whether its HAProxy serves something.
     pub(super) fn is_up(&self) -> bool {
         self.agent().is_some_and(|agent| agent.status().borrow().ready)
+    }
+
+    /// Whether it sends clients away, or did until a moment ago.
+    pub(super) fn is_led_away(&self) -> bool {
+        self.agent().is_some_and(|agent| agent.status().borrow().drained)
     }
 
     /// Takes in whether clients reach it.

@@ -941,3 +941,84 @@ async fn a_fleet_goes_back_to_a_revision_over_a_restart_and_on_to_the_present_wi
     local.interrupt();
     local.ended().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_drained_by_hand_asks_its_clients_to_leave_until_it_is_given_back_over_a_restart() {
+    for haproxy in both() {
+        let home = Home::new();
+        home.write("fleet.yaml", &fleet("edge", 2, "  zones: [{name: a}, {name: b}]\n"));
+        let asking = service("web").replace("spec:\n", "spec:\n  trafficDistribution: PreferClose\n");
+        home.write("web.yaml", &format!("{}{asking}", ingress("edge", "web", "web.localhost", "/", "web", "")));
+        // answers tell by which replica they came: each keeps to its zone
+        let (of_a, of_b) = (Echo::start("shop", "in-a", "http", 2).await.unwrap(), Echo::start("shop", "in-b", "http", 2).await.unwrap());
+        home.write("a.yaml", &zoned_slice("a", &of_a));
+        home.write("b.yaml", &zoned_slice("b", &of_b));
+        let mut local = Local::ready(&home, &[haproxy], &[]).await;
+        let status = local.status().await.unwrap();
+        let (front, a, b) = (address_of(&status.fleets[0], "http"), own_address(&status, Some("a")), own_address(&status, Some("b")));
+        let load = Requests::at(20.0, &Target::new(front, "web.localhost", "/"));
+        let came_by_a = async || Some(get(front, "web.localhost", "/").await?.contains("shop/in-a"));
+        until("requests stay in the zone", async || get(a, "web.localhost", "/").await?.contains("shop/in-a").then_some(())).await;
+        until("both are sent to", async || came_by_a().await.filter(|by_a| *by_a)).await;
+        assert_eq!(asks_to_leave(a, "web.localhost").await, Some(false));
+
+        let (code, said) = local.verb("drain zone/a").await;
+        assert!(code == Some(0) && said.contains("zone/a of fleet infra/edge is drained"), "{said}");
+        let is_left =
+            |status: &Status| status.fleets[0].replicas.iter().any(|replica| replica.zone.as_deref() == Some("a") && !replica.ready);
+        local.until("it is led away from", is_left).await;
+        until("it asks to leave", async || asks_to_leave(a, "web.localhost").await.filter(|asks| *asks)).await;
+        until("it gets nothing new", async || came_by_a().await.filter(|by_a| !*by_a)).await;
+        for _ in 0..20 {
+            assert_eq!(came_by_a().await, Some(false));
+        }
+        assert_eq!(asks_to_leave(b, "web.localhost").await, Some(false), "the other one goes on");
+        load.none_is_lost("drained").await;
+
+        local.interrupt();
+        local.ended().await;
+        let mut local = Local::start(&home, &[haproxy], &[]).await;
+        let is_said = |status: &Status| {
+            let rollout = status.fleets.first().and_then(|fleet| fleet.rollout.as_ref());
+            rollout.is_some_and(|rollout| rollout.reasons.iter().any(|reason| reason.contains("is drained by hand")))
+        };
+        let others_serve = |status: &Status| status.fleets[0].replicas.iter().any(|replica| replica.ready);
+        local.until("it is drained still", |status| is_said(status) && is_left(status) && others_serve(status)).await;
+        assert_eq!(asks_to_leave(a, "web.localhost").await, Some(true));
+        let load = Requests::at(20.0, &Target::new(front, "web.localhost", "/"));
+        let (code, said) = local.verb("undrain zone/a").await;
+        assert!(code == Some(0) && said.contains("gets new connections again"), "{said}");
+        local.until("it serves again", |status| status.ready && !is_said(status)).await;
+        assert_eq!(asks_to_leave(a, "web.localhost").await, Some(false));
+        until("it gets requests", async || came_by_a().await.filter(|by_a| *by_a)).await;
+        load.none_is_lost("given back").await;
+        local.interrupt();
+        local.ended().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_ends_serves_on_for_the_time_of_its_spec_and_follows_endpoints() {
+    let home = Home::new();
+    home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
+    // longer than any test
+    let base = fleet("edge", 1, "  drain: {deregistrationDelay: 15m, timeout: 5s}\n");
+    home.write("fleet.yaml", &base);
+    let mut local = Local::ready(&home, &[both()[0]], &["--echo"]).await;
+    let before = local.rolled_out("", 1).await;
+    let status = local.status().await.unwrap();
+    let (front, old) = (address_of(&status.fleets[0], "http"), own_address(&status, None));
+    let load = Requests::at(20.0, &Target::new(front, "web.localhost", "/"));
+    home.write("fleet.yaml", &base.replace("  rollout:", "  tuning: {threads: 2}\n  rollout:"));
+    local.until("the new one is there", |status| template(status) != before && status.fleets[0].replicas.len() == 2).await;
+    until("the old one asks to leave", async || asks_to_leave(old, "web.localhost").await.filter(|asks| *asks)).await;
+    let real = Echo::start("shop", "real", "http", 1).await.unwrap();
+    home.write("slices.yaml", &slice("web", &real));
+    for address in [front, old] {
+        until("endpoints follow", async || get(address, "web.localhost", "/").await?.contains("shop/real").then_some(())).await;
+    }
+    load.none_is_lost("a replacement").await;
+    local.interrupt();
+    assert_eq!(local.ended().await.code(), Some(0));
+    home.nobody_survives().await;
+}

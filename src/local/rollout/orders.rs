@@ -71,7 +71,11 @@ impl Rollout {
             );
         }
         self.drains.insert(target.clone(), force);
-        Ok(Done { message: format!("{target} of {fleet} is drained: it gets no new connections, and stays until it is undrained") })
+        Ok(Done {
+            message: format!(
+                "{target} of {fleet} is drained: it gets no new connections, asks its clients to leave, and stays until it is undrained"
+            ),
+        })
     }
 
     /// Why what was asked to be drained is not, if it is not: by what was decided last.
