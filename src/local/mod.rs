@@ -11,6 +11,7 @@ pub mod haproxies;
 pub mod interrupt;
 mod lines;
 mod record;
+mod refused;
 mod replica;
 mod revisions;
 mod rollout;

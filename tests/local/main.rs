@@ -1022,3 +1022,39 @@ async fn a_replica_that_ends_serves_on_for_the_time_of_its_spec_and_follows_endp
     assert_eq!(local.ended().await.code(), Some(0));
     home.nobody_survives().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_template_patch_that_cannot_be_done_leaves_the_replicas_and_other_fleets_as_they_are() {
+    let home = Home::new();
+    let edge = fleet("edge", 1, "");
+    home.write("edge.yaml", &edge);
+    home.write("inner.yaml", &fleet("inner", 1, ""));
+    let inner = |host: &str| format!("{}{}", ingress("inner", "api", host, "/", "web", ""), service("web"));
+    home.write("routes.yaml", &inner("api.localhost"));
+    let mut local = Local::ready(&home, &[both()[0]], &["--echo"]).await;
+    let before = local.rolled_out("", 1).await;
+    let status = local.status().await.unwrap();
+    let [at_edge, at_inner] = [0, 1].map(|index| address_of(&status.fleets[index], "http"));
+    let patch = |path: &str| format!("{}  podTemplatePatch: [{{op: add, path: {path}, value: true}}]\n", edge.trim_end_matches("---\n"));
+    home.write("edge.yaml", &patch("/spec/hostNetwork"));
+    let refused =
+        |status: &Status| status.diagnostics.iter().any(|found| found.field == "spec.podTemplatePatch" && found.severity == "error");
+    let told = local.until("it is refused", refused).await;
+    let found = told.diagnostics.iter().find(|found| found.field == "spec.podTemplatePatch").unwrap();
+    assert_eq!((&*found.object.name, &*found.message), ("edge", "spec.hostNetwork has to stay as it is"));
+    let [edge_fleet, inner_fleet] = [0, 1].map(|index| &told.fleets[index]);
+    assert_eq!((edge_fleet.ready, edge_fleet.state.as_deref(), inner_fleet.ready), (Some(false), Some("InvalidValue"), Some(true)));
+    assert_eq!((template(&told), edge_fleet.replicas.len()), (before.clone(), 1));
+    // routes follow all the same, of both
+    let both_routes = format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), inner("other.localhost"));
+    home.write("routes.yaml", &both_routes);
+    for (address, host) in [(at_edge, "web.localhost"), (at_inner, "other.localhost")] {
+        until(host, async || get(address, host, "/").await?.starts_with("HTTP/1.1 200").then_some(())).await;
+    }
+    home.write("edge.yaml", &patch("/spec/hostPID"));
+    home.write("edge.yaml", &edge);
+    local.until("all is well", |status| status.ready && !refused(status)).await;
+    assert_eq!(template(&local.status().await.unwrap()), before);
+    local.interrupt();
+    local.ended().await;
+}
