@@ -47,14 +47,16 @@ pub async fn serve(listener: TcpListener, served: Served, shutdown: impl Future<
 }
 
 /// The same, and takes orders for fleets by `POST /fleets/NAMESPACE/NAME/rollout/pause`, `resume`, `abort` or `restart`, and
-/// below the fleet by `drain` and `undrain`. Only who is on this machine may give them.
+/// below the fleet by `drain`, `undrain` and `rollback`. Only who is on this machine may give them. `GET` there of `history`
+/// tells the revisions that can be gone back to.
 pub async fn serve_with_orders(
     listener: TcpListener,
     served: Served,
     orders: Orders,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    serve_all(listener, served, orders::router(orders), shutdown).await
+    let orders = orders::router(orders, served.status.clone());
+    serve_all(listener, served, orders, shutdown).await
 }
 
 async fn serve_all(

@@ -1,17 +1,20 @@
 //! What people ask of a fleet, and how it is answered.
 
+use crate::status::json::{Revision, Status};
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
-use tokio::sync::{mpsc, oneshot};
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub enum Order {
     },
     /// They are led back.
     Undrain(Target),
+    /// Sections, backends and routes become those of this revision; `None`: those that are asked for now.
+    Rollback(Option<u64>),
 }
 
 /// Pods, by what they have in common.
@@ -111,6 +116,16 @@ pub struct DrainBody {
     pub force: bool,
 }
 
+/// The body of going back, as it is sent: a revision, or the present.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RollbackBody {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revision: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    present: bool,
+}
+
 impl Order {
     /// Where it is sent to, below the path of its fleet.
     pub fn path(&self) -> &'static str {
@@ -121,14 +136,16 @@ impl Order {
             Self::Restart => "rollout/restart",
             Self::Drain { .. } => "drain",
             Self::Undrain(_) => "undrain",
+            Self::Rollback(_) => "rollback",
         }
     }
 
     /// What is sent there.
-    pub fn body(&self) -> Option<DrainBody> {
+    pub fn body(&self) -> Option<Value> {
         match self {
-            Self::Drain { target, force } => Some(DrainBody::of(target, *force)),
-            Self::Undrain(target) => Some(DrainBody::of(target, false)),
+            Self::Drain { target, force } => Some(json!(DrainBody::of(target, *force))),
+            Self::Undrain(target) => Some(json!(DrainBody::of(target, false))),
+            Self::Rollback(revision) => Some(json!(RollbackBody { revision: *revision, present: revision.is_none() })),
             _ => None,
         }
     }
@@ -142,6 +159,7 @@ impl Order {
             "rollout/restart" => Ok(Self::Restart),
             "drain" => DrainBody::read(body).map(|(target, force)| Self::Drain { target, force }),
             "undrain" => DrainBody::read(body).map(|(target, _)| Self::Undrain(target)),
+            "rollback" => RollbackBody::read(body).map(Self::Rollback),
             _ => return None,
         })
     }
@@ -157,11 +175,8 @@ impl DrainBody {
     }
 
     fn read(body: &[u8]) -> Result<(Target, bool), Refusal> {
-        let invalid = |error: String| Refusal {
-            kind: RefusalKind::Invalid,
-            error,
-            help: r#"send {"pod": NAME} or {"zone": NAME}, with "force": true to drain whatever else is the case"#.to_owned(),
-        };
+        let help = r#"send {"pod": NAME} or {"zone": NAME}, with "force": true to drain whatever else is the case"#;
+        let invalid = |error| invalid(error, help);
         let read: Self = serde_json::from_slice(body).map_err(|error| invalid(format!("the body cannot be read: {error}")))?;
         match (read.pod, read.zone, read.node) {
             (Some(pod), None, None) => Ok((Target::Pod(pod), read.force)),
@@ -170,6 +185,21 @@ impl DrainBody {
             _ => Err(invalid("the body names no pod, zone or node, or more than one of them".to_owned())),
         }
     }
+}
+
+impl RollbackBody {
+    fn read(body: &[u8]) -> Result<Option<u64>, Refusal> {
+        let invalid = |error| invalid(error, r#"send {"revision": NUMBER}, or {"present": true} for what is asked for now"#);
+        let read: Self = serde_json::from_slice(body).map_err(|error| invalid(format!("the body cannot be read: {error}")))?;
+        if read.revision.is_some() == read.present {
+            return Err(invalid("the body names no revision and not the present, or both".to_owned()));
+        }
+        Ok(read.revision)
+    }
+}
+
+fn invalid(error: String, help: &str) -> Refusal {
+    Refusal { kind: RefusalKind::Invalid, error, help: help.to_owned() }
 }
 
 impl fmt::Display for Target {
@@ -195,11 +225,26 @@ impl FromStr for Target {
     }
 }
 
-pub(super) fn router(orders: Orders) -> Router {
+pub(super) fn router(orders: Orders, status: watch::Receiver<Arc<Status>>) -> Router {
     Router::new()
         .route("/fleets/{namespace}/{fleet}/{*order}", post(take))
         .route_layer(middleware::from_fn(only_by_people_here))
         .with_state(orders)
+        .merge(Router::new().route("/fleets/{namespace}/{fleet}/history", get(history)).with_state(status))
+}
+
+/// The revisions that a fleet can go back to, the oldest first.
+async fn history(
+    State(status): State<watch::Receiver<Arc<Status>>>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<Json<Vec<Revision>>, Refusal> {
+    let status = Arc::clone(&status.borrow());
+    let found = status.fleets.iter().find(|fleet| fleet.namespace == namespace && fleet.name == name);
+    found.map(|fleet| Json(fleet.revisions.clone())).ok_or_else(|| Refusal {
+        kind: RefusalKind::NotFound,
+        error: format!("there is no fleet {namespace}/{name}"),
+        help: "see which there are: haproxy-fleet status".to_owned(),
+    })
 }
 
 /// Orders change what serves: they are taken from who is on this machine, and not from pages that a browser shows there.
@@ -223,7 +268,7 @@ async fn take(
         Err(Refusal {
             kind: RefusalKind::NotFound,
             error: format!("nothing is ordered by {path}"),
-            help: "use rollout/pause, rollout/resume, rollout/abort, rollout/restart, drain or undrain".to_owned(),
+            help: "use rollout/pause, rollout/resume, rollout/abort, rollout/restart, drain, undrain or rollback".to_owned(),
         })
     })?;
     let stops = || Refusal {
@@ -264,6 +309,8 @@ mod tests {
             drain(Target::Pod("a".into()), false),
             drain(Target::Zone("b".into()), true),
             Order::Undrain(Target::Zone("b".into())),
+            Order::Rollback(Some(7)),
+            Order::Rollback(None),
         ] {
             let body = order.body().map(|body| serde_json::to_vec(&body).unwrap()).unwrap_or_default();
             assert_eq!(Order::read(order.path(), &body).unwrap().unwrap(), order);
@@ -276,6 +323,10 @@ mod tests {
         for body in ["", "{}", r#"{"pod": "a", "zone": "b"}"#, r#"{"pod": "a", "forced": true}"#] {
             let refusal = Order::read("drain", body.as_bytes()).unwrap().unwrap_err();
             assert!(refusal.kind == RefusalKind::Invalid && refusal.help.contains(r#"{"zone": NAME}"#), "{body}: {refusal:?}");
+        }
+        for body in ["", "{}", r#"{"revision": 7, "present": true}"#, r#"{"present": false}"#, r#"{"revision": "7"}"#] {
+            let refusal = Order::read("rollback", body.as_bytes()).unwrap().unwrap_err();
+            assert!(refusal.kind == RefusalKind::Invalid && refusal.help.contains(r#"{"revision": NUMBER}"#), "{body}: {refusal:?}");
         }
     }
 

@@ -7,6 +7,7 @@
 mod apply;
 mod attach;
 mod census;
+mod check;
 mod drain;
 mod drained;
 mod drift;
@@ -28,6 +29,7 @@ mod tally;
 mod tickets;
 mod zone;
 
+pub use check::check;
 pub use drain::{Drain, Drained};
 pub use health::Health;
 pub use pod::{Pod, files as pod_files};

@@ -10,7 +10,7 @@ mod lint;
 mod local;
 mod operator;
 mod output;
-mod placeholder;
+pub(crate) mod placeholder;
 mod render;
 pub mod report;
 mod rollout;

@@ -1,4 +1,4 @@
-//! What `render` puts where only a cluster or a pod knows: a pod that is nobody's, but one that HAProxy loads, and an
+//! What `render` and `local` put where only a cluster or a pod knows: a pod that is nobody's, but one that HAProxy loads, and an
 //! operator that is nowhere.
 
 use crate::agent::Pod;
@@ -33,10 +33,10 @@ pub(super) fn pod(model: &Model) -> Result<Pod, rcgen::Error> {
 }
 
 /// The `uid` of an `IngressDeployment` that is in no cluster.
-pub(super) const UID: &str = "00000000-0000-0000-0000-000000000000";
+pub(crate) const UID: &str = "00000000-0000-0000-0000-000000000000";
 
 /// The operator of a cluster that nobody has. Nothing in it is private.
-pub(super) fn context() -> Context {
+pub(crate) fn context() -> Context {
     Context {
         operator_namespace: "haproxy-fleet".to_owned(),
         operator_image: "haproxy-fleet:placeholder".to_owned(),

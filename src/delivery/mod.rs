@@ -12,6 +12,7 @@ pub mod ended;
 pub mod feed;
 pub mod identity;
 mod outgoing;
+pub mod packed;
 mod resolve;
 pub mod server;
 #[cfg(test)]

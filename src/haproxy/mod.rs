@@ -7,6 +7,7 @@ pub mod files;
 pub mod maps;
 pub mod plan;
 pub mod render;
+pub mod revision;
 pub mod shape;
 pub mod tickets;
 pub mod version;

@@ -1,12 +1,15 @@
 //! One fleet without a cluster: its replicas, and the HAProxy in front of them that plays Service and load
 //! balancer.
 
+mod rollback;
+
 use super::addresses::{Addresses, HEALTH_PORT, is_free, wait_until_free};
 use super::balancer::Member;
 use super::front::Balancer;
 use super::haproxies::{Haproxy, choose};
 use super::record::{self, ListenerRecord, Record, ReplicaRecord};
 use super::replica::{Life, Replica};
+use super::revisions::Served;
 use super::rollout::{PodTemplate, Processes, Seen, Wanted};
 use crate::admin::{Done, Order, Refusal, RefusalKind};
 use crate::agent::{Agent, Drain, Pod, Settings, StartError, Update, UpdateContent};
@@ -14,6 +17,7 @@ use crate::api::IngressDeployment;
 use crate::fleet;
 use crate::fleet::rollout::{Decision, PodState, advance};
 use crate::haproxy::bundle::{Bundle, Change, Digest};
+use crate::haproxy::revision::revision_of;
 use crate::haproxy::tickets::ticket_keys;
 use crate::haproxy::version::Version;
 use crate::model::{self, FleetId, Millis, Model};
@@ -32,8 +36,8 @@ use tokio::task::JoinSet;
 
 /// How long the load balancer may take to stop sending to a replica that leaves.
 const DEREGISTRATION: Duration = Duration::from_secs(5);
-/// How long a replica that leaves may finish what it has. Longer than the keep-alive time-out, so that idle
-/// clients are asked to close rather than cut.
+/// How long what a balancer that is replaced has may finish, and a replica of which nothing is known any more. Longer than
+/// the keep-alive time-out, so that idle clients are asked to close rather than cut.
 const DRAIN: Duration = Duration::from_secs(15);
 /// How long all of it may finish when `local` ends.
 const SHUTDOWN: Duration = Duration::from_secs(10);
@@ -147,25 +151,16 @@ pub(super) struct Launch<'a> {
 impl Environment {
     /// Starts a HAProxy of the fleet `id` with its agent, and rings for all its news.
     pub(super) async fn start(&self, id: &FleetId, launch: Launch<'_>) -> Result<Agent, FleetError> {
-        let directory = record::directory(&self.state, id).join(launch.directory);
+        let directory = record::directory(&self.state, id).join(&launch.directory);
         std::fs::create_dir_all(&directory).map_err(io_error(format!("cannot make {}", directory.display())))?;
         let sockets = self.socket_directory(launch.purpose);
         std::fs::create_dir_all(&sockets).map_err(io_error(format!("cannot make {}", sockets.display())))?;
-        let pod = Pod {
-            name: launch.name.to_owned(),
-            binds: launch.binds,
-            health: launch.health,
-            threads: Some(launch.threads.unwrap_or(THREADS)),
-            max_connections: launch.max_connections.map_or(self.max_connections, |asked| asked.min(self.max_connections)),
-            default_certificate: self.default_certificate.clone(),
-            ticket_keys: PrivateBytes::new(ticket_keys(self.secret.expose(), &id.to_string())),
-        };
         let settings = Settings {
             haproxy: launch.program.path.clone(),
             directory,
             sockets,
             attach: None,
-            pod,
+            pod: self.pod(id, &launch),
             reload_interval: RELOAD_INTERVAL,
             drift_interval: DRIFT_INTERVAL,
             launcher: self.launcher.clone(),
@@ -179,6 +174,19 @@ impl Environment {
             }
         });
         Ok(agent)
+    }
+
+    /// What is particular to a HAProxy of the fleet `id`.
+    fn pod(&self, id: &FleetId, launch: &Launch<'_>) -> Pod {
+        Pod {
+            name: launch.name.to_owned(),
+            binds: launch.binds.clone(),
+            health: launch.health,
+            threads: Some(launch.threads.unwrap_or(THREADS)),
+            max_connections: launch.max_connections.map_or(self.max_connections, |asked| asked.min(self.max_connections)),
+            default_certificate: self.default_certificate.clone(),
+            ticket_keys: PrivateBytes::new(ticket_keys(self.secret.expose(), &id.to_string())),
+        }
     }
 
     /// The program for fleets that ask for the release `line`: the newest, if there is none of that line.
@@ -214,6 +222,12 @@ pub(super) struct LocalFleet {
     /// What was last written of it.
     saved: Option<Record>,
     digest: Digest,
+    /// What is served, if that is not what is asked for.
+    served: Served,
+    /// Why the revision that it went back to before a restart cannot be had.
+    unread: Option<String>,
+    /// Why its revision is not kept.
+    unkept: Option<String>,
     /// What the manifest asks for, once it was read.
     wanted: Option<Wanted>,
     replicas: BTreeMap<Arc<str>, Replica>,
@@ -243,7 +257,8 @@ enum Outcome {
 
 impl LocalFleet {
     /// The fleet `id` as it was last, or never yet, served. Nothing runs until [`Self::converge`].
-    pub(super) fn new(id: FleetId, record: Record, environment: Arc<Environment>) -> Self {
+    pub(super) fn new(id: FleetId, mut record: Record, environment: Arc<Environment>) -> Self {
+        let (served, unread) = rollback::restored(&environment.state, &id, &mut record);
         let digest = u128::from_str_radix(&record.digest, 16).map_or_else(|_| Digest::default(), Digest);
         let mut fleet = Self {
             id,
@@ -251,6 +266,9 @@ impl LocalFleet {
             record,
             saved: None,
             digest,
+            served,
+            unread,
+            unkept: None,
             wanted: None,
             replicas: BTreeMap::new(),
             balancer: None,
@@ -273,26 +291,20 @@ impl LocalFleet {
         self.record.since
     }
 
-    /// Makes the fleet what its `IngressDeployment` says and gives its replicas the new bundle: `changes`
-    /// lead from the last one to `bundle`. After an error the next call, or [`Self::converge`], does what is left.
-    pub(super) async fn update(
-        &mut self,
-        deployment: &IngressDeployment,
-        model: &Model,
-        bundle: &Bundle,
-        changes: Vec<Change>,
-        addresses: &mut Addresses,
-    ) -> Result<(), Trouble> {
-        if bundle.digest() != self.digest || self.record.generation == 0 {
-            self.record.generation += 1;
-            self.record.revision += u64::from(self.record.revision == 0 || changes.iter().any(Change::is_revision));
-            self.digest = bundle.digest();
-            self.record.digest = self.digest.to_string();
-        }
+    /// Takes in what its `IngressDeployment` asks for. What follows from it is done by [`Self::update`].
+    pub(super) fn ask(&mut self, deployment: &IngressDeployment, model: &Model) -> Result<(), Trouble> {
         self.record.listeners = listeners(model);
         let version = self.environment.program(deployment.spec.haproxy_version.as_str())?.version;
         self.wanted = Some(Wanted::of(deployment, format!("{}.{}", version.major, version.minor), self.record.ports()));
         self.urls = super::urls::of(model, Ipv4Addr::LOCALHOST.into());
+        Ok(())
+    }
+
+    /// Makes the fleet what was asked for last and gives its replicas the new bundle: `changes` lead from the last one to
+    /// `bundle`. After an error the next call, or [`Self::converge`], does what is left.
+    pub(super) async fn update(&mut self, bundle: &Bundle, changes: Vec<Change>, addresses: &mut Addresses) -> Result<(), Trouble> {
+        let changes = self.served.follow(changes, bundle);
+        self.number(bundle, changes.iter().any(Change::is_revision));
         // no number is given twice
         let saved = self.save();
         self.try_again();
@@ -300,6 +312,19 @@ impl LocalFleet {
         // whatever could not be started: what runs must not miss a change
         self.deliver(bundle, changes);
         saved.and(converged)
+    }
+
+    /// Numbers what is served while `present` is asked for; `is_other` if it may be another revision.
+    fn number(&mut self, present: &Bundle, is_other: bool) {
+        let served = self.served.bundle(present);
+        if served.digest() != self.digest || self.record.generation == 0 {
+            self.record.generation += 1;
+            self.digest = served.digest();
+            self.record.digest = self.digest.to_string();
+        }
+        if is_other || self.record.revision_digest.is_empty() {
+            self.record.renumber(revision_of(served).to_string());
+        }
     }
 
     fn save(&mut self) -> Result<(), Trouble> {
@@ -313,13 +338,16 @@ impl LocalFleet {
         Ok(())
     }
 
-    fn deliver(&mut self, bundle: &Bundle, changes: Vec<Change>) {
+    /// Gives replicas what is served while `present` is asked for: `changes` lead to it.
+    fn deliver(&mut self, present: &Bundle, changes: Vec<Change>) {
         self.delivered = true;
+        let bundle = self.served.bundle(present);
         let (generation, digest) = (self.record.generation, self.digest);
         let changes: Arc<[Change]> = changes.into();
         let mut whole: Option<Arc<Bundle>> = None;
         for replica in self.replicas.values_mut() {
-            let Some(agent) = replica.follower().cloned() else { continue };
+            // those that end as well, as long as they serve
+            let Some(agent) = replica.agent().cloned() else { continue };
             let content = if replica.current {
                 UpdateContent::Changes(changes.clone())
             } else {
@@ -330,14 +358,15 @@ impl LocalFleet {
         }
     }
 
-    /// Gives all of `bundle` to replicas that say that they have something else, or that were started by themselves.
-    pub(super) fn resync(&mut self, bundle: &Bundle) {
+    /// Gives all that is served to replicas that say that they have something else, or that were started by themselves.
+    pub(super) fn resync(&mut self, present: &Bundle) {
+        let bundle = self.served.bundle(present);
         if !self.delivered || bundle.digest() != self.digest {
             return;
         }
         let mut whole: Option<Arc<Bundle>> = None;
         for replica in self.replicas.values_mut() {
-            let Some(agent) = replica.follower().cloned() else { continue };
+            let Some(agent) = replica.agent().cloned() else { continue };
             if replica.current && !agent.status().borrow().out_of_sync {
                 continue;
             }
@@ -355,17 +384,14 @@ impl LocalFleet {
         }
     }
 
-    /// Takes an order, and does what follows from it.
-    pub(super) async fn order(&mut self, order: &Order, addresses: &mut Addresses) -> Result<Done, Refusal> {
+    /// Takes an order, and does what follows from it. `present` is what is asked for.
+    pub(super) async fn order(&mut self, order: &Order, present: Option<&Bundle>, addresses: &mut Addresses) -> Result<Done, Refusal> {
+        if let Order::Rollback(revision) = order {
+            return self.roll_back(*revision, present, addresses).await;
+        }
         let fleet = format!("fleet {}", self.id);
         let now = Timestamp::now();
-        let Some(wanted) = &self.wanted else {
-            return Err(Refusal {
-                kind: RefusalKind::Conflict,
-                error: format!("{fleet} serves its last good state: its manifest has not been read"),
-                help: "correct the manifests that cannot be read".to_owned(),
-            });
-        };
+        let Some(wanted) = &self.wanted else { return Err(self.no_manifest()) };
         let seen = self.seen();
         let mut done = self.record.rollout.order(&fleet, order, wanted, &seen, &now.to_string())?;
         // whoever wants to know how it goes on looks at the status
@@ -378,11 +404,21 @@ impl LocalFleet {
         Ok(done)
     }
 
+    /// That it takes no orders yet.
+    fn no_manifest(&self) -> Refusal {
+        Refusal {
+            kind: RefusalKind::Conflict,
+            error: format!("fleet {} serves its last good state: its manifest was not read, or is refused", self.id),
+            help: "correct the manifests that cannot be read, or what is refused".to_owned(),
+        }
+    }
+
     /// Does what there is to do: starts, admits and ends replicas as the planner of rollouts has it.
     pub(super) async fn converge(&mut self, addresses: &mut Addresses) -> Result<(), Trouble> {
         let now = Timestamp::now();
         let settled = self.take_outcomes(addresses);
         self.plan(now).await;
+        self.lead_away();
         let started = self.start_missing(addresses);
         self.follow_balancer(addresses).await;
         self.depart();
@@ -461,8 +497,18 @@ impl LocalFleet {
         let front = self.balancer.as_ref().map(|balancer| balancer.agent.status().borrow().generation);
         for replica in self.replicas.values_mut() {
             let is_admitted = replica.admitted.is_some_and(|since| front.is_some_and(|present| present >= since));
-            let reached = is_admitted && replica.is_up() && !self.record.rollout.is_drained(&replica.record.name);
-            replica.turn(reached, now);
+            let is_drained = self.record.rollout.is_drained(&replica.record.name) || replica.is_led_away();
+            replica.turn(is_admitted && replica.is_up() && !is_drained, now);
+        }
+    }
+
+    /// Lets replicas ask their clients to leave, or not any more, as people want it.
+    fn lead_away(&self) {
+        for replica in self.replicas.values().filter(|replica| replica.stays()) {
+            if let Some(agent) = replica.agent() {
+                // also where it is not drained: its files may say so, from before a restart
+                agent.set_drained(self.record.rollout.is_drained(&replica.record.name));
+            }
         }
     }
 
@@ -538,14 +584,21 @@ impl LocalFleet {
                 continue;
             };
             replica.departs = true;
+            let template = self.record.rollout.template(&replica.record.template);
+            let (serves_on, deadline) =
+                template.map_or((Duration::ZERO, DRAIN), |template| (template.deregistration(), template.timeout()));
+            agent.set_drained(true);
             let (name, news, outcomes) = (replica.record.name.clone(), self.environment.news.clone(), self.outcomes.0.clone());
             let front = front.clone();
             self.tasks.spawn(async move {
-                if let Some((mut status, generation)) = front {
-                    // without an answer in time it goes all the same: it refuses connections, and they go to others
-                    let _ = tokio::time::timeout(DEREGISTRATION, status.wait_for(|status| status.generation >= generation)).await;
-                }
-                agent.drain(Drain { deadline: DRAIN }).await;
+                let known = async {
+                    if let Some((mut status, generation)) = front {
+                        // without an answer in time it goes all the same: it refuses connections, and they go to others
+                        let _ = tokio::time::timeout(DEREGISTRATION, status.wait_for(|status| status.generation >= generation)).await;
+                    }
+                };
+                tokio::join!(known, tokio::time::sleep(serves_on));
+                agent.drain(Drain { deadline }).await;
                 // nobody listens any more only when all of it ends
                 let _ = outcomes.send(Outcome::Departed(name));
                 news.notify_one();
@@ -653,6 +706,8 @@ impl LocalFleet {
             namespace: self.id.namespace.to_string(),
             name: self.id.name.to_string(),
             revision: self.record.revision,
+            pinned: self.served.pinned(),
+            revisions: self.record.revisions.iter().map(revision).collect(),
             generation: self.record.generation,
             digest: self.digest.to_string(),
             listeners: stable.collect(),
@@ -663,8 +718,15 @@ impl LocalFleet {
         }
     }
 
+    /// What is not served as asked.
+    pub(super) fn findings(&self) -> Vec<Diagnostic> {
+        let mut found = self.refusals();
+        found.extend(self.told_of_revisions());
+        found
+    }
+
     /// What the replicas refused, once for each object and message.
-    pub(super) fn refusals(&self) -> Vec<Diagnostic> {
+    fn refusals(&self) -> Vec<Diagnostic> {
         let mut found = BTreeSet::new();
         for agent in self.replicas.values().filter_map(Replica::agent) {
             for refusal in &agent.status().borrow().refused {
@@ -718,7 +780,19 @@ async fn start_replica(
     (directory, purpose): (PathBuf, &str),
     address: IpAddr,
 ) -> Result<Agent, FleetError> {
-    let launch = Launch {
+    let launch = launch_of(environment, name, template, (directory, purpose), address)?;
+    environment.start(id, launch).await
+}
+
+/// The HAProxy of a replica of this template at `address`.
+fn launch_of<'a>(
+    environment: &'a Environment,
+    name: &'a str,
+    template: &PodTemplate,
+    (directory, purpose): (PathBuf, &'a str),
+    address: IpAddr,
+) -> Result<Launch<'a>, FleetError> {
+    Ok(Launch {
         name,
         program: environment.program(&template.line)?,
         directory,
@@ -727,8 +801,11 @@ async fn start_replica(
         health: SocketAddr::new(address, HEALTH_PORT),
         threads: template.threads,
         max_connections: template.max_connections,
-    };
-    environment.start(id, launch).await
+    })
+}
+
+fn revision((number, kept): (&u64, &super::revisions::Kept)) -> json::Revision {
+    json::Revision { number: *number, since: kept.since.clone(), digest: kept.digest.clone() }
 }
 
 fn listeners(model: &Model) -> Vec<ListenerRecord> {

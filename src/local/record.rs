@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::revisions::Revisions;
 use super::rollout::Rollout;
 use crate::fleet::rollout::Template;
 use crate::model::FleetId;
@@ -19,7 +20,16 @@ pub(super) struct Record {
     pub generation: u64,
     /// Number of the last change of sections, backends or routing maps.
     pub revision: u64,
-    /// The digest of that bundle.
+    /// The identity of what that number stands for.
+    #[serde(default)]
+    pub revision_digest: String,
+    /// The revisions that can be gone back to.
+    #[serde(default)]
+    pub revisions: Revisions,
+    /// The one that people went back to.
+    #[serde(default)]
+    pub pinned: Option<u64>,
+    /// The digest of the last bundle.
     #[serde(default)]
     pub digest: String,
     /// When the fleet was first seen, in nanoseconds since 1970: a class belongs to the oldest that asks for it,
@@ -80,6 +90,19 @@ impl Record {
         self.listeners.iter().map(|listener| (listener.name.clone(), listener.pod_port)).collect()
     }
 
+    /// Takes in that what is served is the revision with this identity. It gets the next number, unless it has one: because
+    /// people went back to it, or because it is the one that was kept last.
+    pub(super) fn renumber(&mut self, identity: String) {
+        let last = self.revisions.last_key_value();
+        self.revision = match (self.pinned, last) {
+            (Some(pinned), _) => pinned,
+            (None, Some((number, kept))) if kept.digest == identity => *number,
+            (None, _) if self.revision_digest == identity => self.revision,
+            (None, last) => self.revision.max(last.map_or(0, |(number, _)| *number)) + 1,
+        };
+        self.revision_digest = identity;
+    }
+
     /// Writes it, whole or not at all.
     pub(super) fn save(&self, state: &Path, id: &FleetId) -> io::Result<()> {
         let file = file(state, id);
@@ -120,6 +143,7 @@ pub(super) fn forget(state: &Path, id: &FleetId) -> io::Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::local::revisions::Kept;
 
     fn fleet() -> FleetId {
         FleetId { namespace: "infra".into(), name: "edge".into() }
@@ -132,6 +156,24 @@ mod tests {
         let record = Record { generation: 7, revision: 3, replicas: vec![replica], ..Record::default() };
         record.save(state.path(), &fleet()).unwrap();
         assert_eq!(load(state.path()), [(fleet(), record)]);
+    }
+
+    #[test]
+    fn a_revision_has_one_number() {
+        let mut record = Record::default();
+        let mut numbered = |pinned: Option<u64>, kept: Option<(u64, &str)>, identity: &str| {
+            record.pinned = pinned;
+            record.revisions.extend(kept.map(|(number, digest)| (number, Kept { digest: digest.into(), since: String::new() })));
+            record.renumber(identity.to_owned());
+            record.revision
+        };
+        assert_eq!(numbered(None, None, "a"), 1);
+        assert_eq!(numbered(None, Some((1, "a")), "b"), 2);
+        assert_eq!(numbered(None, Some((2, "b")), "b"), 2);
+        assert_eq!(numbered(Some(1), None, "a"), 1);
+        assert_eq!(numbered(None, None, "b"), 2, "it was kept with that number");
+        assert_eq!(numbered(Some(1), None, "a"), 1);
+        assert_eq!(numbered(None, None, "c"), 3, "no number of a revision that is kept");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::record::{ListenerRecord, ReplicaRecord};
 use super::rollout::Seen;
-use crate::agent::{Agent, ReloadRecord};
+use crate::agent::{Agent, ReloadRecord, Status};
 use crate::fleet::rollout::PodState;
 use crate::haproxy::plan::cause;
 use crate::status::json;
@@ -58,14 +58,14 @@ impl Replica {
         self.state != PodState::Ending
     }
 
-    /// Its agent, as long as it is to serve what is new.
-    pub(super) fn follower(&self) -> Option<&Agent> {
-        self.agent().filter(|_| self.stays())
-    }
-
     /// Whether its HAProxy serves something.
     pub(super) fn is_up(&self) -> bool {
         self.agent().is_some_and(|agent| agent.status().borrow().ready)
+    }
+
+    /// Whether it sends clients away, or did until a moment ago.
+    pub(super) fn is_led_away(&self) -> bool {
+        self.agent().is_some_and(|agent| agent.status().borrow().drained)
     }
 
     /// Takes in whether clients reach it.
@@ -81,6 +81,15 @@ impl Replica {
     pub(super) fn serves(&self, generation: Option<u64>) -> bool {
         let is_present = |agent: &Agent| generation.is_none_or(|wanted| self.current && agent.status().borrow().generation == wanted);
         matches!(self.state, PodState::Ready(_)) && self.agent().is_some_and(is_present)
+    }
+
+    /// Whether it runs with all of this generation, and HAProxy refused nothing of it.
+    pub(super) fn has_all_of(&self, generation: u64) -> bool {
+        self.agent().is_some_and(|agent| {
+            let status = agent.status();
+            let status = status.borrow();
+            confirms(&status, generation) && status.refused.is_empty()
+        })
     }
 
     /// As the planner of rollouts is told of it.
@@ -108,7 +117,7 @@ impl Replica {
             zone,
             ready: status.ready && matches!(self.state, PodState::Ready(_)),
             connected: true,
-            confirmed: status.generation == generation,
+            confirmed: confirms(&status, generation),
             haproxy_version: Some(status.version.to_string()),
             generation: status.generation,
             listeners,
@@ -122,6 +131,12 @@ impl Replica {
                 .collect(),
         }
     }
+}
+
+/// Whether what runs is this generation, but for what was refused: no reload for it is still to come.
+fn confirms(status: &Status, generation: u64) -> bool {
+    let reloads = status.reload_pending || status.waiting > 0 && status.refused.is_empty();
+    status.generation == generation && !status.last_good && !reloads
 }
 
 fn reload(record: &ReloadRecord) -> json::Reload {

@@ -6,6 +6,7 @@ use super::fleet::{Environment, LocalFleet, MAX_CLOSE_SPREAD, MAX_REPLICAS, Trou
 use super::haproxies::{Haproxy, choose};
 use super::interrupt::Interrupts;
 use super::record::Record;
+use super::refused::refused;
 use super::{record, rollout, state, view};
 use crate::admin::{self, Ordered, Refusal, RefusalKind};
 use crate::agent::Agent;
@@ -428,13 +429,19 @@ impl Local {
         else {
             return;
         };
-        self.remarks.insert(id.clone(), remarks(deployment, &self.settings.haproxies, self.environment.max_connections));
+        let refused = refused(deployment);
+        // as in a cluster, its routes are followed, and its replicas stay as they are
+        let is_refused = !refused.is_empty();
+        let mut remarks = remarks(deployment, &self.settings.haproxies, self.environment.max_connections);
+        remarks.extend(refused);
+        self.remarks.insert(id.clone(), remarks);
         let fleet = self.fleets.entry(id.clone()).or_insert_with(|| {
             let since = deployment.meta.creation.map_or(0, |created| created.0);
             LocalFleet::new(id.clone(), Record { since, ..Record::default() }, self.environment.clone())
         });
-        let updated = fleet.update(deployment, model, bundle, changes, &mut self.addresses).await;
-        self.settle(id, updated);
+        let asked = if is_refused { Ok(()) } else { fleet.ask(deployment, model) };
+        let updated = fleet.update(bundle, changes, &mut self.addresses).await;
+        self.settle(id, asked.and(updated));
     }
 
     /// Tries again what could not be done.
@@ -470,6 +477,7 @@ impl Local {
             let converged = fleet.converge(&mut self.addresses).await;
             if let Some(bundle) = self.pipeline.bundle(&id) {
                 fleet.resync(bundle);
+                fleet.keep(bundle).await;
             }
             self.settle(&id, converged);
         }
@@ -485,26 +493,28 @@ impl Local {
         let Ordered { namespace, fleet, order, answer } = ordered;
         let id = FleetId { namespace: namespace.into(), name: fleet.into() };
         let taken = if let Some(fleet) = self.fleets.get_mut(&id) {
-            fleet.order(&order, &mut self.addresses).await
+            fleet.order(&order, self.pipeline.bundle(&id), &mut self.addresses).await
         } else {
             let known: Vec<String> = self.fleets.keys().map(ToString::to_string).collect();
             let help = if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
             Err(Refusal { kind: RefusalKind::NotFound, error: format!("there is no fleet {id}"), help })
         };
+        // whoever has the answer finds in the status what came of it
+        self.tell();
         // whoever asked may not wait for the answer
         let _ = answer.send(taken);
     }
 
     fn tell(&mut self) {
-        let refusals = self.fleets.values().flat_map(LocalFleet::refusals);
+        let refusals = self.fleets.values().flat_map(LocalFleet::findings);
         let late = refusals
             .chain(self.troubles.values().cloned())
             .chain(self.remarks.values().flatten().cloned())
             .map(|diagnostic| Located { location: self.files.locate_diagnostic(&diagnostic), diagnostic });
         let mut all: Vec<Located> = self.located.iter().cloned().chain(late).collect();
         Located::sort(&mut all);
-        let fleets = self.fleets.iter().map(|(id, fleet)| self.told(id, fleet, &all)).collect();
-        let ready = !self.fleets.is_empty() && self.troubles.is_empty() && self.fleets.values().all(LocalFleet::ready);
+        let fleets: Vec<json::Fleet> = self.fleets.iter().map(|(id, fleet)| self.told(id, fleet, &all)).collect();
+        let ready = !fleets.is_empty() && self.troubles.is_empty() && fleets.iter().all(|fleet| fleet.ready == Some(true));
         self.say(Status { ready, operator: None, fleets, diagnostics: all.iter().map(Into::into).collect() });
     }
 
@@ -512,12 +522,14 @@ impl Local {
     fn told(&self, id: &FleetId, fleet: &LocalFleet, all: &[Located]) -> json::Fleet {
         let trouble = self.troubles.get(id);
         let mut own: Vec<Diagnostic> = self.pipeline.fleet_diagnostics(id).into_iter().cloned().collect();
-        own.extend(fleet.refusals().into_iter().chain(trouble.cloned()));
+        own.extend(fleet.findings().into_iter().chain(trouble.cloned()));
         own.extend(self.remarks.get(id).into_iter().flatten().cloned());
         let place = |diagnostic: &Diagnostic| all.iter().find(|located| located.diagnostic == *diagnostic).map(json::Diagnostic::from);
-        let ready = trouble.is_none() && fleet.ready();
-        let (state, message) = match trouble {
-            Some(trouble) => (trouble.code.as_str(), format!("{}; {}", trouble.message, trouble.help)),
+        let refused = self.remarks.get(id).into_iter().flatten().find(|remark| remark.severity == Severity::Error);
+        let why_not = trouble.or(refused);
+        let ready = why_not.is_none() && fleet.ready();
+        let (state, message) = match why_not {
+            Some(why) => (why.code.as_str(), format!("{}; {}", why.message, why.help)),
             None if ready => (conditions::REASON_AS_ASKED, "the fleet serves as asked".to_owned()),
             None => (conditions::REASON_REPLICAS_NOT_READY, "not all replicas serve what they should yet".to_owned()),
         };

@@ -3,12 +3,14 @@
 //!
 //! A revision has the number that the status of its fleet gives it, so it is kept once that says it.
 
-use super::serving::{Kept, Revisions, Unreadable, no_way_back, pack, too_large, unpack};
+use super::serving::{Kept, Revisions, no_way_back, too_large};
 use super::stage::{FleetView, Input, Translated};
+use crate::delivery::packed::{Unreadable, pack, unpack};
 use crate::fleet::apply::FleetKey;
 use crate::fleet::build::{LABEL_FLEET, Names};
 use crate::fleet::controller::States;
 use crate::haproxy::bundle::Digest;
+use crate::haproxy::revision::Record;
 use crate::model::FleetId;
 use crate::report::Diagnostic;
 use k8s_openapi::api::core::v1::Secret;
@@ -207,7 +209,7 @@ impl Keeper {
     }
 }
 
-fn read(number: u64, digest: Digest, secret: &Secret) -> Result<super::serving::Record, Unreadable> {
+fn read(number: u64, digest: Digest, secret: &Secret) -> Result<Record, Unreadable> {
     let bytes = secret.data.as_ref().and_then(|data| data.get(BUNDLE)).map(|bytes| bytes.0.as_slice()).unwrap_or_default();
     unpack(number, digest, bytes)
 }

@@ -57,6 +57,10 @@ pub struct Fleet {
     pub worst: Vec<Diagnostic>,
     /// Number of the last change of sections, backends or routing maps.
     pub revision: u64,
+    /// The revision that people went back to; `null` if what is asked for is served, or if that is not known here.
+    pub pinned: Option<u64>,
+    /// The revisions that can be gone back to, the oldest first. In a cluster they are Secrets, and none is named here.
+    pub revisions: Vec<Revision>,
     /// Number of the last change of anything.
     pub generation: u64,
     /// Identity of the wanted bundle.
@@ -69,6 +73,18 @@ pub struct Fleet {
     pub urls: Vec<String>,
     /// How its pods are replaced.
     pub rollout: Option<Rollout>,
+}
+
+/// A revision that can be gone back to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Revision {
+    /// Its number.
+    pub number: u64,
+    /// Since when it is kept.
+    pub since: String,
+    /// Its identity.
+    pub digest: String,
 }
 
 /// How the pods of a fleet are replaced.
@@ -358,6 +374,8 @@ mod tests {
                     }],
                 }),
                 revision: 1,
+                pinned: Some(1),
+                revisions: vec![Revision { number: 1, since: "2026-01-31T12:00:00Z".into(), digest: "0a".into() }],
                 generation: 2,
                 digest: "00".into(),
                 listeners: vec![listener.clone()],
@@ -398,7 +416,9 @@ mod tests {
                             "name": "a", "template": "t2", "pods": 3, "updated": 1, "ready": 2, "turn": true, "paused": false,
                         }],
                     },
-                    "revision": 1, "generation": 2, "digest": "00",
+                    "revision": 1, "pinned": 1,
+                    "revisions": [{"number": 1, "since": "2026-01-31T12:00:00Z", "digest": "0a"}],
+                    "generation": 2, "digest": "00",
                     "listeners": [listener],
                     "replicas": [{
                         "name": "public-0", "zone": null, "ready": true, "connected": true, "confirmed": true, "haproxy_version": "3.4.7",

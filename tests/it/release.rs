@@ -6,10 +6,11 @@ use crate::rig::{
 };
 use crate::support::haproxies;
 use haproxy_fleet::agent::Status;
+use haproxy_fleet::delivery::packed::{pack, unpack};
 use haproxy_fleet::fleet::release::Rules;
 use haproxy_fleet::haproxy::bundle::{Bundle, Change, Digest};
 use haproxy_fleet::model::FleetId;
-use haproxy_fleet::operator::serving::{Kept, News, Place, Serving, Timing, pack, unpack};
+use haproxy_fleet::operator::serving::{Kept, News, Place, Serving, Timing};
 use haproxy_fleet::report::ObjectRef;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -809,3 +809,253 @@ async fn a_rollout_is_paused_resumed_and_aborted_and_one_that_never_gets_ready_s
     local.rolled_out(&second, 2).await;
     load.none_is_lost("pauses and aborts").await;
 }
+
+/// Whether the answer of `address` asks its client to leave; nothing if there is no whole one.
+async fn asks_to_leave(address: SocketAddr, host: &str) -> Option<bool> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    stream.write_all(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        if stream.read_buf(&mut answer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let answer = String::from_utf8_lossy(&answer).to_lowercase();
+    assert!(answer.starts_with("http/1.1 200"), "{answer}");
+    Some(answer.contains("\r\nconnection: close\r\n"))
+}
+
+fn own_address(status: &Status, zone: Option<&str>) -> SocketAddr {
+    let replica = status.fleets[0].replicas.iter().find(|replica| replica.zone.as_deref() == zone).unwrap();
+    replica.listeners.iter().find(|listener| listener.name == "http").unwrap().address.parse().unwrap()
+}
+
+fn kept(status: &Status) -> Vec<u64> {
+    status.fleets[0].revisions.iter().map(|revision| revision.number).collect()
+}
+
+/// The HAProxy `real`, which refuses everything with `X-Poison` in it while the file `mark` exists.
+fn fastidious_haproxy(home: &Home, real: &Path, mark: &Path) -> PathBuf {
+    let path = home.directory.path().join("fastidious-haproxy");
+    let (real, mark) = (real.display(), mark.display());
+    let script = format!(
+        "#!/bin/sh\nif [ \"$1\" = -c ] && [ -e {mark} ] && grep -rqs X-Poison \"$3\"; then\n  \
+         echo '[ALERT]    (1) : config : poison is not taken here' >&2\n  exit 1\nfi\nexec {real} \"$@\"\n"
+    );
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_goes_back_to_a_revision_over_a_restart_and_on_to_the_present_without_a_lost_request() {
+    let home = Home::new();
+    let mark = home.directory.path().join("no-poison");
+    let haproxy = fastidious_haproxy(&home, both()[0], &mark);
+    let route = |name: &str, header: &str| {
+        let annotations = format!("haproxy-fleet.dev/request-header.{header}: a");
+        ingress("edge", name, &format!("{name}.localhost"), "/", "web", &annotations)
+    };
+    home.write("fleet.yaml", &fleet("edge", 2, ""));
+    home.write("stays.yaml", &format!("{}{}", ingress("edge", "stays", "stays.localhost", "/", "web", ""), service("web")));
+    home.write("route.yaml", &route("first", "X-Poison"));
+    let mut local = Local::ready(&home, &[&haproxy], &["--echo"]).await;
+    let http = address_of(&local.status().await.unwrap().fleets[0], "http");
+    let load = Requests::at(20.0, &Target::new(http, "stays.localhost", "/").answered_by("shop/web"));
+    let answers = async |host: &str, code: &str| {
+        until(&format!("{host} is answered with {code}"), async || {
+            get(http, host, "/").await?.starts_with(&format!("HTTP/1.1 {code}")).then_some(())
+        })
+        .await;
+    };
+    let first = *kept(&local.until("the first is kept", |status| !kept(status).is_empty()).await).last().unwrap();
+    home.write("route.yaml", &route("second", "X-Second"));
+    let status = local.until("the second is kept", |status| kept(status).last().is_some_and(|last| *last > first)).await;
+    let second = *kept(&status).last().unwrap();
+    assert_eq!((status.fleets[0].revision, status.fleets[0].pinned), (second, None));
+
+    // what is not kept, and what HAProxy does not take, changes nothing
+    let (code, said) = local.verb("rollback 99 edge").await;
+    assert!(code == Some(2) && said.contains("revision 99 of infra/edge is not kept"), "{said}");
+    assert!(said.contains(&format!("help: choose one of {first}, {second}")), "{said}");
+    std::fs::write(&mark, "").unwrap();
+    let (code, said) = local.verb(&format!("rollback {first}")).await;
+    assert!(code == Some(2) && said.contains(&format!("infra/edge does not go back to revision {first}: HAProxy 3.4 refuses")), "{said}");
+    assert!(said.contains("poison is not taken here") && said.contains("what serves stays as it is"), "{said}");
+    let unchanged = local.status().await.unwrap();
+    assert_eq!((unchanged.fleets[0].pinned, unchanged.fleets[0].generation), (None, status.fleets[0].generation));
+    answers("second.localhost", "200").await;
+    std::fs::remove_file(&mark).unwrap();
+
+    // back: routes are those of then, and changes of them have no effect
+    let (code, said) = local.verb(&format!("rollback {first}")).await;
+    let confirmed = format!("infra/edge goes to revision {first}\nrevision {first} is confirmed by all pods, after ");
+    assert!(code == Some(0) && said.starts_with(&confirmed), "{said}");
+    answers("first.localhost", "200").await;
+    answers("second.localhost", "404").await;
+    let pinned = local.status().await.unwrap();
+    let told = pinned.diagnostics.iter().find(|found| found.code == "Pinned").expect("it says so");
+    assert!(told.message.contains(&format!("pinned to revision {first}")), "{told:?}");
+    let (_, said) = local.verb("history").await;
+    let rows: Vec<&str> = said.lines().collect();
+    assert!(rows[0].starts_with("REVISION") && rows[1].starts_with(&second.to_string()) && !rows[1].contains("served"), "{said}");
+    assert!(rows[2].starts_with(&first.to_string()) && rows[2].ends_with("served, pinned"), "{said}");
+    home.write("third.yaml", &route("third", "X-Third"));
+    let real = Echo::start("shop", "real", "http", 1).await.unwrap();
+    home.write("slices.yaml", &slice("web", &real));
+    // endpoints are those of now
+    let is_real = async || get(http, "first.localhost", "/").await?.contains("x-service: shop/real").then_some(());
+    load.none_is_lost("back").await;
+    until("endpoints follow", is_real).await;
+    answers("third.localhost", "404").await;
+
+    // a restart changes nothing of it, even where nothing can be read
+    local.interrupt();
+    local.ended().await;
+    let mut local = Local::start(&home, &[&haproxy], &["--echo"]).await;
+    let is_back = |status: &Status| status.ready && status.fleets[0].pinned == Some(first) && status.fleets[0].revision == first;
+    let status = local.until("it is pinned still", is_back).await;
+    assert_eq!(kept(&status), [first, second]);
+    until("endpoints are those of now", is_real).await;
+    answers("third.localhost", "404").await;
+    let history = get(local.admin, "admin", "/fleets/infra/edge/history").await.unwrap();
+    assert!(history.starts_with("HTTP/1.1 200") && history.contains(&format!("\"number\":{first}")), "{history}");
+    assert!(get(local.admin, "admin", "/fleets/infra/none/history").await.unwrap().starts_with("HTTP/1.1 404"));
+
+    // on to what is asked for now
+    let load = Requests::at(20.0, &Target::new(http, "stays.localhost", "/").answered_by("shop/real"));
+    let (code, said) = local.verb("rollback present edge").await;
+    assert!(code == Some(0) && said.starts_with("infra/edge goes to what is asked for now\nrevision "), "{said}");
+    for (host, code) in [("first.localhost", "404"), ("second.localhost", "200"), ("third.localhost", "200")] {
+        answers(host, code).await;
+    }
+    let now = local.until("the third is kept", |status| kept(status).len() == 3).await;
+    assert_eq!((now.fleets[0].pinned, now.fleets[0].revision > second), (None, true));
+    assert!(now.diagnostics.iter().all(|found| found.code != "Pinned"), "{now:#?}");
+    load.none_is_lost("and on").await;
+
+    // one that is lost is not gone back to
+    std::fs::write(home.state().join(format!("fleets/infra/edge/revisions/{first}")), "nothing").unwrap();
+    let (code, said) = local.order("rollback", &format!(r#"{{"revision": {first}}}"#)).await;
+    assert!(code == 409 && said.contains(&format!("infra/edge cannot go back to revision {first}: it cannot be unpacked")), "{said}");
+    assert_eq!(local.order("rollback", "{}").await.0, 400);
+    local.interrupt();
+    local.ended().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_drained_by_hand_asks_its_clients_to_leave_until_it_is_given_back_over_a_restart() {
+    for haproxy in both() {
+        let home = Home::new();
+        home.write("fleet.yaml", &fleet("edge", 2, "  zones: [{name: a}, {name: b}]\n"));
+        let asking = service("web").replace("spec:\n", "spec:\n  trafficDistribution: PreferClose\n");
+        home.write("web.yaml", &format!("{}{asking}", ingress("edge", "web", "web.localhost", "/", "web", "")));
+        // answers tell by which replica they came: each keeps to its zone
+        let (of_a, of_b) = (Echo::start("shop", "in-a", "http", 2).await.unwrap(), Echo::start("shop", "in-b", "http", 2).await.unwrap());
+        home.write("a.yaml", &zoned_slice("a", &of_a));
+        home.write("b.yaml", &zoned_slice("b", &of_b));
+        let mut local = Local::ready(&home, &[haproxy], &[]).await;
+        let status = local.status().await.unwrap();
+        let (front, a, b) = (address_of(&status.fleets[0], "http"), own_address(&status, Some("a")), own_address(&status, Some("b")));
+        let load = Requests::at(20.0, &Target::new(front, "web.localhost", "/"));
+        let came_by_a = async || Some(get(front, "web.localhost", "/").await?.contains("shop/in-a"));
+        until("requests stay in the zone", async || get(a, "web.localhost", "/").await?.contains("shop/in-a").then_some(())).await;
+        until("both are sent to", async || came_by_a().await.filter(|by_a| *by_a)).await;
+        assert_eq!(asks_to_leave(a, "web.localhost").await, Some(false));
+
+        let (code, said) = local.verb("drain zone/a").await;
+        assert!(code == Some(0) && said.contains("zone/a of fleet infra/edge is drained"), "{said}");
+        let is_left =
+            |status: &Status| status.fleets[0].replicas.iter().any(|replica| replica.zone.as_deref() == Some("a") && !replica.ready);
+        local.until("it is led away from", is_left).await;
+        until("it asks to leave", async || asks_to_leave(a, "web.localhost").await.filter(|asks| *asks)).await;
+        until("it gets nothing new", async || came_by_a().await.filter(|by_a| !*by_a)).await;
+        for _ in 0..20 {
+            assert_eq!(came_by_a().await, Some(false));
+        }
+        assert_eq!(asks_to_leave(b, "web.localhost").await, Some(false), "the other one goes on");
+        load.none_is_lost("drained").await;
+
+        local.interrupt();
+        local.ended().await;
+        let mut local = Local::start(&home, &[haproxy], &[]).await;
+        let is_said = |status: &Status| {
+            let rollout = status.fleets.first().and_then(|fleet| fleet.rollout.as_ref());
+            rollout.is_some_and(|rollout| rollout.reasons.iter().any(|reason| reason.contains("is drained by hand")))
+        };
+        let others_serve = |status: &Status| status.fleets[0].replicas.iter().any(|replica| replica.ready);
+        local.until("it is drained still", |status| is_said(status) && is_left(status) && others_serve(status)).await;
+        assert_eq!(asks_to_leave(a, "web.localhost").await, Some(true));
+        let load = Requests::at(20.0, &Target::new(front, "web.localhost", "/"));
+        let (code, said) = local.verb("undrain zone/a").await;
+        assert!(code == Some(0) && said.contains("gets new connections again"), "{said}");
+        local.until("it serves again", |status| status.ready && !is_said(status)).await;
+        assert_eq!(asks_to_leave(a, "web.localhost").await, Some(false));
+        until("it gets requests", async || came_by_a().await.filter(|by_a| *by_a)).await;
+        load.none_is_lost("given back").await;
+        local.interrupt();
+        local.ended().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_ends_serves_on_for_the_time_of_its_spec_and_follows_endpoints() {
+    let home = Home::new();
+    home.write("web.yaml", &format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), service("web")));
+    // longer than any test
+    let base = fleet("edge", 1, "  drain: {deregistrationDelay: 15m, timeout: 5s}\n");
+    home.write("fleet.yaml", &base);
+    let mut local = Local::ready(&home, &[both()[0]], &["--echo"]).await;
+    let before = local.rolled_out("", 1).await;
+    let status = local.status().await.unwrap();
+    let (front, old) = (address_of(&status.fleets[0], "http"), own_address(&status, None));
+    let load = Requests::at(20.0, &Target::new(front, "web.localhost", "/"));
+    home.write("fleet.yaml", &base.replace("  rollout:", "  tuning: {threads: 2}\n  rollout:"));
+    local.until("the new one is there", |status| template(status) != before && status.fleets[0].replicas.len() == 2).await;
+    until("the old one asks to leave", async || asks_to_leave(old, "web.localhost").await.filter(|asks| *asks)).await;
+    let real = Echo::start("shop", "real", "http", 1).await.unwrap();
+    home.write("slices.yaml", &slice("web", &real));
+    for address in [front, old] {
+        until("endpoints follow", async || get(address, "web.localhost", "/").await?.contains("shop/real").then_some(())).await;
+    }
+    load.none_is_lost("a replacement").await;
+    local.interrupt();
+    assert_eq!(local.ended().await.code(), Some(0));
+    home.nobody_survives().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_template_patch_that_cannot_be_done_leaves_the_replicas_and_other_fleets_as_they_are() {
+    let home = Home::new();
+    let edge = fleet("edge", 1, "");
+    home.write("edge.yaml", &edge);
+    home.write("inner.yaml", &fleet("inner", 1, ""));
+    let inner = |host: &str| format!("{}{}", ingress("inner", "api", host, "/", "web", ""), service("web"));
+    home.write("routes.yaml", &inner("api.localhost"));
+    let mut local = Local::ready(&home, &[both()[0]], &["--echo"]).await;
+    let before = local.rolled_out("", 1).await;
+    let status = local.status().await.unwrap();
+    let [at_edge, at_inner] = [0, 1].map(|index| address_of(&status.fleets[index], "http"));
+    let patch = |path: &str| format!("{}  podTemplatePatch: [{{op: add, path: {path}, value: true}}]\n", edge.trim_end_matches("---\n"));
+    home.write("edge.yaml", &patch("/spec/hostNetwork"));
+    let refused =
+        |status: &Status| status.diagnostics.iter().any(|found| found.field == "spec.podTemplatePatch" && found.severity == "error");
+    let told = local.until("it is refused", refused).await;
+    let found = told.diagnostics.iter().find(|found| found.field == "spec.podTemplatePatch").unwrap();
+    assert_eq!((&*found.object.name, &*found.message), ("edge", "spec.hostNetwork has to stay as it is"));
+    let [edge_fleet, inner_fleet] = [0, 1].map(|index| &told.fleets[index]);
+    assert_eq!((edge_fleet.ready, edge_fleet.state.as_deref(), inner_fleet.ready), (Some(false), Some("InvalidValue"), Some(true)));
+    assert_eq!((template(&told), edge_fleet.replicas.len()), (before.clone(), 1));
+    // routes follow all the same, of both
+    let both_routes = format!("{}{}", ingress("edge", "web", "web.localhost", "/", "web", ""), inner("other.localhost"));
+    home.write("routes.yaml", &both_routes);
+    for (address, host) in [(at_edge, "web.localhost"), (at_inner, "other.localhost")] {
+        until(host, async || get(address, host, "/").await?.starts_with("HTTP/1.1 200").then_some(())).await;
+    }
+    home.write("edge.yaml", &patch("/spec/hostPID"));
+    home.write("edge.yaml", &edge);
+    local.until("all is well", |status| status.ready && !refused(status)).await;
+    assert_eq!(template(&local.status().await.unwrap()), before);
+    local.interrupt();
+    local.ended().await;
+}

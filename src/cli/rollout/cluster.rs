@@ -1,12 +1,12 @@
 //! A cluster, by the `IngressDeployment`s that are there: their status says how rollouts go, and orders are annotations of
 //! them. It takes the permission to list and patch them, and to list pods where one is named.
 
-use super::revisions::Kept;
+use super::revisions::{self, Kept, Serves, To};
 use super::{Namespace, Verbs};
 use crate::admin::{Done, Order, Target};
 use crate::api::{
-    ANNOTATION_ABORT, ANNOTATION_DRAIN, ANNOTATION_RESTARTED_AT, ANNOTATION_ROLLOUT, DrainWish, IngressDeploymentStatus, Pairs, Place,
-    Verbs as Said,
+    ANNOTATION_ABORT, ANNOTATION_DRAIN, ANNOTATION_RESTARTED_AT, ANNOTATION_ROLLBACK, ANNOTATION_ROLLOUT, DrainWish,
+    IngressDeploymentStatus, Pairs, Place, Verbs as Said,
 };
 use crate::cli::Error;
 use crate::cli::status::cluster::client;
@@ -66,33 +66,13 @@ impl Cluster {
     }
 
     /// The object of a fleet.
-    pub(super) async fn object(&self, fleet: &Fleet) -> Result<Value, Error> {
+    async fn object(&self, fleet: &Fleet) -> Result<Value, Error> {
         let found = self.fleets(Some(&fleet.namespace)).get(&fleet.name).await;
         found.map(|found| json!(found)).map_err(|error| failed("the fleet cannot be read", &error))
     }
 
-    /// The revisions of a fleet that are kept, the oldest first.
-    pub(super) async fn revisions(&self, fleet: &Fleet) -> Result<Vec<Kept>, Error> {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &fleet.namespace);
-        let selector = format!("{LABEL_FLEET}={},{NUMBER}", fleet.name);
-        // what they hold is not needed
-        let found = secrets.list_metadata(&ListParams::default().labels(&selector)).await;
-        let found = found.map_err(|error| {
-            let help = format!("ask for the permission to list secrets in namespace {}", fleet.namespace);
-            Error::new(format_args!("the revisions cannot be listed: {}", with_causes(&error)), help)
-        })?;
-        let kept = |metadata: ObjectMeta| {
-            let digest = metadata.annotations.unwrap_or_default().remove(DIGEST).unwrap_or_default();
-            let since = metadata.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default();
-            Some(Kept { number: metadata.labels?.get(NUMBER)?.parse().ok()?, since, digest })
-        };
-        let mut kept: Vec<Kept> = found.items.into_iter().filter_map(|secret| kept(secret.metadata)).collect();
-        kept.sort_by_key(|kept| kept.number);
-        Ok(kept)
-    }
-
     /// Changes the annotations of a fleet as they are now.
-    pub(super) async fn annotate(&self, fleet: &Fleet, change: impl Fn(&Value) -> Result<Value, Error>) -> Result<(), Error> {
+    async fn annotate(&self, fleet: &Fleet, change: impl Fn(&Value) -> Result<Value, Error>) -> Result<(), Error> {
         let api = self.fleets(Some(&fleet.namespace));
         let id = format!("IngressDeployment {}/{}", fleet.namespace, fleet.name);
         // who changes it at the same time makes it another version
@@ -134,10 +114,41 @@ impl Verbs for Cluster {
         Ok(())
     }
 
+    async fn revisions(&self, fleet: &Fleet) -> Result<Vec<Kept>, Error> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &fleet.namespace);
+        let selector = format!("{LABEL_FLEET}={},{NUMBER}", fleet.name);
+        // what they hold is not needed
+        let found = secrets.list_metadata(&ListParams::default().labels(&selector)).await;
+        let found = found.map_err(|error| {
+            let help = format!("ask for the permission to list secrets in namespace {}", fleet.namespace);
+            Error::new(format_args!("the revisions cannot be listed: {}", with_causes(&error)), help)
+        })?;
+        let kept = |metadata: ObjectMeta| {
+            let digest = metadata.annotations.unwrap_or_default().remove(DIGEST).unwrap_or_default();
+            let since = metadata.creation_timestamp.map(|time| time.0.to_string()).unwrap_or_default();
+            Some(Kept { number: metadata.labels?.get(NUMBER)?.parse().ok()?, since, digest })
+        };
+        let mut kept: Vec<Kept> = found.items.into_iter().filter_map(|secret| kept(secret.metadata)).collect();
+        kept.sort_by_key(|kept| kept.number);
+        Ok(kept)
+    }
+
+    async fn serves(&self, fleet: &Fleet) -> Result<Serves, Error> {
+        let object = self.object(fleet).await?;
+        let status = &object["status"];
+        Ok(Serves {
+            revision: status["revision"].as_u64(),
+            pinned: object["metadata"]["annotations"][ANNOTATION_ROLLBACK].as_str().and_then(|pinned| pinned.parse().ok()),
+            at: Some(To::of(status["pinnedRevision"].as_u64())),
+        })
+    }
+
     async fn order(&self, fleet: &Fleet, order: &Order) -> Result<Done, Error> {
         let id = format!("{}/{}", fleet.namespace, fleet.name);
-        if let Order::Drain { target, .. } = order {
-            has(fleet, target)?;
+        match order {
+            Order::Drain { target, .. } => has(fleet, target)?,
+            Order::Rollback(Some(revision)) => revisions::find(&self.revisions(fleet).await?, *revision, &id)?,
+            _ => {}
         }
         let message = match order {
             Order::Pause => format!("the rollout of {id} is paused; sizes and drains by hand go on"),
@@ -148,6 +159,8 @@ impl Verbs for Cluster {
                 format!("{target} of {id} is to be drained; `haproxy-fleet rollout status` says whether it is, and what it waits for")
             }
             Order::Undrain(target) => format!("{target} of {id} is given back"),
+            Order::Rollback(Some(revision)) => format!("{id} goes to revision {revision}"),
+            Order::Rollback(None) => format!("{id} goes to what is asked for now"),
         };
         self.annotate(fleet, |said| annotations(said, fleet, order, &Timestamp::now().to_string())).await?;
         Ok(Done { message })
@@ -160,6 +173,7 @@ fn annotations(said: &Value, fleet: &Fleet, order: &Order, now: &str) -> Result<
         Order::Pause => json!({ANNOTATION_ROLLOUT: "paused"}),
         Order::Resume => json!({ANNOTATION_ROLLOUT: null}),
         Order::Abort => json!({ANNOTATION_ABORT: template(fleet)?}),
+        Order::Rollback(revision) => json!({ANNOTATION_ROLLBACK: revision.map(|revision| revision.to_string())}),
         // what was given up is asked for again
         Order::Restart => json!({ANNOTATION_RESTARTED_AT: now, ANNOTATION_ABORT: null}),
         Order::Drain { target, force } => {
@@ -303,6 +317,9 @@ mod tests {
         assert_eq!(after(&Value::Null, &Order::Pause).unwrap(), json!({"haproxy-fleet.dev/rollout": "paused"}));
         assert_eq!(after(&Value::Null, &Order::Resume).unwrap(), json!({"haproxy-fleet.dev/rollout": null}));
         assert_eq!(after(&Value::Null, &Order::Abort).unwrap(), json!({"haproxy-fleet.dev/abort": "t2"}));
+        let back = |revision| after(&Value::Null, &Order::Rollback(revision)).unwrap();
+        assert_eq!(back(Some(7)), json!({"haproxy-fleet.dev/rollback": "7"}));
+        assert_eq!(back(None), json!({"haproxy-fleet.dev/rollback": null}));
         let restart = json!({"haproxy-fleet.dev/restarted-at": "2026-01-31T12:00:00Z", "haproxy-fleet.dev/abort": null});
         assert_eq!(after(&Value::Null, &Order::Restart).unwrap(), restart);
     }

@@ -13,6 +13,7 @@ use admin::Admin;
 use choice::FleetName;
 use clap::{ArgAction, Args, Subcommand};
 use cluster::Cluster;
+use revisions::{Kept, Serves};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -113,7 +114,7 @@ pub struct UndrainArguments {
 }
 
 /// A fleet, and where it is.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 struct Whose {
     /// The fleet
     ///
@@ -155,6 +156,12 @@ trait Verbs {
 
     /// Adds the pods of the fleets, where that takes another look.
     async fn having(&self, status: &mut Status) -> Result<(), Error>;
+
+    /// The revisions of a fleet that are kept, the oldest first.
+    async fn revisions(&self, fleet: &Fleet) -> Result<Vec<Kept>, Error>;
+
+    /// Which of them it serves.
+    async fn serves(&self, fleet: &Fleet) -> Result<Serves, Error>;
 
     /// Gives an order to a fleet.
     async fn order(&self, fleet: &Fleet, order: &Order) -> Result<Done, Error>;

@@ -1,23 +1,23 @@
-//! `history` and `rollback`: the revisions of a fleet's configuration that are kept in a cluster, and going back to one.
+//! `history` and `rollback`: the revisions of a fleet's configuration that are kept, and going back to one.
 
-use super::cluster::Cluster;
+use super::admin::Admin;
+use super::choice::FleetName;
 use super::{LOOK, Verbs, Whose, block_on, choice};
-use crate::api::ANNOTATION_ROLLBACK;
+use crate::admin::Order;
 use crate::cli::report::printable;
 use crate::cli::{Error, Exit, Output};
-use crate::status::json::Fleet;
 use clap::Args;
-use serde_json::{Value, json};
 use std::str::FromStr;
 use std::time::Duration;
 use tokio::time::Instant;
 
 pub(in crate::cli) const HISTORY_HELP: &str = "\
-The last 20 revisions that all pods of a fleet had are kept beside it, as Secrets. It takes the permission
-to list Secrets in the fleet's namespace.
+The last 20 revisions that all pods of a fleet had are kept beside it: in a cluster as Secrets, which it
+takes the permission to list in the fleet's namespace, and by `local` in its --state-dir.
 
 Examples:
   kubectl haproxy-fleet history edge -n ingress
+  haproxy-fleet history --admin 127.0.0.1:9901
 
 Exit status:
   0  they are shown
@@ -30,6 +30,7 @@ certificates stay those of now. Until `present`, changes of routes have no effec
 Examples:
   kubectl haproxy-fleet rollback 7 edge -n ingress
   kubectl haproxy-fleet rollback present edge -n ingress
+  haproxy-fleet rollback 7 --admin 127.0.0.1:9901
 
 Exit status:
   0  all pods confirm it
@@ -58,7 +59,7 @@ pub struct RollbackArguments {
 
 /// Where a fleet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
+pub(super) enum To {
     /// To a revision that is kept.
     Revision(u64),
     /// To what is asked for now.
@@ -79,6 +80,11 @@ impl FromStr for To {
 }
 
 impl To {
+    /// Where a fleet is that went back to `revision`, if to any.
+    pub(super) fn of(revision: Option<u64>) -> Self {
+        revision.map_or(Self::Present, Self::Revision)
+    }
+
     fn revision(self) -> Option<u64> {
         match self {
             Self::Revision(revision) => Some(revision),
@@ -88,66 +94,68 @@ impl To {
 }
 
 pub(in crate::cli) fn history(arguments: &HistoryArguments, out: &mut Output) -> Result<Exit, Error> {
+    let whose = &arguments.whose;
     block_on(async {
-        let cluster = cluster(&arguments.whose).await?;
-        let status = cluster.status().await?;
-        let fleet = choice::fleet(&status, arguments.whose.fleet.as_ref(), None)?;
-        let object = cluster.object(fleet).await?;
-        let kept = cluster.revisions(fleet).await?;
-        if kept.is_empty() {
-            out.line("none is kept yet: a revision is once all pods have it")?;
-            return Ok(Exit::Success);
+        match whose.admin {
+            Some(address) => show(&Admin { address }, whose.fleet.as_ref(), out).await,
+            None => show(&whose.cluster().await?, whose.fleet.as_ref(), out).await,
         }
-        for line in table(&kept, &object) {
-            out.line(&printable(&line, false))?;
-        }
-        Ok(Exit::Success)
     })
 }
 
 pub(in crate::cli) fn rollback(arguments: &RollbackArguments, out: &mut Output) -> Result<Exit, Error> {
+    let (to, whose) = (arguments.to, &arguments.whose);
     block_on(async {
-        let cluster = cluster(&arguments.whose).await?;
-        let status = cluster.status().await?;
-        let fleet = choice::fleet(&status, arguments.whose.fleet.as_ref(), None)?;
-        let id = format!("{}/{}", fleet.namespace, fleet.name);
-        let kept = cluster.revisions(fleet).await?;
-        let to = arguments.to.revision();
-        if let Some(revision) = to.filter(|revision| !kept.iter().any(|kept| kept.number == *revision)) {
-            let numbers: Vec<String> = kept.iter().map(|kept| kept.number.to_string()).collect();
-            let help = if numbers.is_empty() { "none is yet".to_owned() } else { format!("choose one of {}", numbers.join(", ")) };
-            return Err(Error::new(format_args!("revision {revision} of {id} is not kept"), help));
+        match whose.admin {
+            Some(address) => go(&Admin { address }, whose.fleet.as_ref(), to, out).await,
+            None => go(&whose.cluster().await?, whose.fleet.as_ref(), to, out).await,
         }
-        let began = Instant::now();
-        let pinned = to.map(|revision| revision.to_string());
-        cluster.annotate(fleet, |_| Ok(json!({ANNOTATION_ROLLBACK: pinned}))).await?;
-        let what = to.map_or_else(|| "what is asked for now".to_owned(), |revision| format!("revision {revision}"));
-        out.line(&printable(&format!("{id} goes to {what}"), false))?;
-        confirmed(&cluster, fleet, to, began, out).await
     })
 }
 
-async fn cluster(whose: &Whose) -> Result<Cluster, Error> {
-    if whose.admin.is_some() {
-        return Err(Error::new("local keeps no revisions", "go back in the files that it serves"));
+async fn show(verbs: &impl Verbs, named: Option<&FleetName>, out: &mut Output) -> Result<Exit, Error> {
+    let status = verbs.status().await?;
+    let fleet = choice::fleet(&status, named, None)?;
+    let (serves, kept) = (verbs.serves(fleet).await?, verbs.revisions(fleet).await?);
+    if kept.is_empty() {
+        out.line("none is kept yet: a revision is once all pods have it")?;
+        return Ok(Exit::Success);
     }
-    whose.cluster().await
+    for line in table(&kept, &serves) {
+        out.line(&printable(&line, false))?;
+    }
+    Ok(Exit::Success)
 }
 
-/// Waits until all pods confirm the revision, or the present.
-async fn confirmed(cluster: &Cluster, fleet: &Fleet, revision: Option<u64>, began: Instant, out: &mut Output) -> Result<Exit, Error> {
+async fn go<V: Verbs>(verbs: &V, named: Option<&FleetName>, to: To, out: &mut Output) -> Result<Exit, Error> {
+    let status = verbs.status().await?;
+    let fleet = choice::fleet(&status, named, None)?;
+    let began = Instant::now();
+    let done = verbs.order(fleet, &Order::Rollback(to.revision())).await?;
+    out.line(&printable(&done.message, false))?;
     loop {
-        let status = cluster.object(fleet).await?["status"].clone();
-        if status["pinnedRevision"].as_u64() == revision {
-            out.line(&format!("revision {} is confirmed by all pods, after {:.1} s", status["revision"], began.elapsed().as_secs_f64()))?;
+        let serves = verbs.serves(fleet).await?;
+        if serves.at == Some(to) {
+            let number = serves.revision.map(|number| number.to_string()).unwrap_or_default();
+            out.line(&format!("revision {number} is confirmed by all pods, after {:.1} s", began.elapsed().as_secs_f64()))?;
             return Ok(Exit::Success);
         }
         if began.elapsed() > PATIENCE {
-            out.line("not all pods confirm it: see kubectl haproxy-fleet status")?;
+            out.line("not all pods confirm it: see haproxy-fleet status")?;
             return Ok(Exit::Findings);
         }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// Which revision a fleet serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Serves {
+    pub(super) revision: Option<u64>,
+    /// The one that people went back to.
+    pub(super) pinned: Option<u64>,
+    /// The one that all pods confirm to have gone back to, or that all confirm the present; `None` while some do neither.
+    pub(super) at: Option<To>,
 }
 
 /// A revision that is kept.
@@ -158,13 +166,21 @@ pub(super) struct Kept {
     pub(super) digest: String,
 }
 
+/// Whether `revision` is one of those that are `kept` of the fleet `id`; if not, which are.
+pub(super) fn find(kept: &[Kept], revision: u64, id: &str) -> Result<(), Error> {
+    if kept.iter().any(|kept| kept.number == revision) {
+        return Ok(());
+    }
+    let numbers: Vec<String> = kept.iter().map(|kept| kept.number.to_string()).collect();
+    let help = if numbers.is_empty() { "none is yet".to_owned() } else { format!("choose one of {}", numbers.join(", ")) };
+    Err(Error::new(format_args!("revision {revision} of {id} is not kept"), help))
+}
+
 /// The revisions for people, the newest first.
-fn table(kept: &[Kept], object: &Value) -> Vec<String> {
-    let pinned = object["metadata"]["annotations"][ANNOTATION_ROLLBACK].as_str();
+fn table(kept: &[Kept], serves: &Serves) -> Vec<String> {
     let row = |kept: &Kept| {
-        let is_served = object["status"]["revision"] == kept.number;
-        let is_pinned = pinned == Some(&*kept.number.to_string());
-        let mark = match (is_served, is_pinned) {
+        let is = |number: Option<u64>| number == Some(kept.number);
+        let mark = match (is(serves.revision), is(serves.pinned)) {
             (_, true) => "  served, pinned",
             (true, false) => "  served",
             (false, false) => "",
@@ -177,25 +193,26 @@ fn table(kept: &[Kept], object: &Value) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn revisions_are_listed_the_newest_first_with_what_is_served() {
+        let kept: Vec<Kept> =
+            [6, 7].map(|number| Kept { number, since: "2026-01-31T12:00:00Z".into(), digest: format!("d{number}") }).into();
+        let serves = Serves { revision: Some(7), ..Serves::default() };
+        assert_eq!(
+            table(&kept, &serves),
+            ["REVISION  SINCE                 DIGEST", "7         2026-01-31T12:00:00Z  d7  served", "6         2026-01-31T12:00:00Z  d6"]
+        );
+        let pinned = Serves { revision: Some(6), pinned: Some(6), ..Serves::default() };
+        assert!(table(&kept, &pinned)[2].ends_with("d6  served, pinned"));
+    }
 
     #[test]
     fn a_revision_or_the_present_is_gone_to() {
         assert_eq!("7".parse(), Ok(To::Revision(7)));
         assert_eq!("present".parse(), Ok(To::Present));
         assert!("edge".parse::<To>().unwrap_err().contains("`history`"));
-    }
-
-    #[test]
-    fn revisions_are_listed_the_newest_first_with_what_is_served() {
-        let kept: Vec<Kept> =
-            [6, 7].map(|number| Kept { number, since: "2026-01-31T12:00:00Z".into(), digest: format!("d{number}") }).into();
-        let object = json!({"status": {"revision": 7}});
-        assert_eq!(
-            table(&kept, &object),
-            ["REVISION  SINCE                 DIGEST", "7         2026-01-31T12:00:00Z  d7  served", "6         2026-01-31T12:00:00Z  d6"]
-        );
-        let pinned = json!({"status": {"revision": 6}, "metadata": {"annotations": {ANNOTATION_ROLLBACK: "6"}}});
-        assert!(table(&kept, &pinned)[2].ends_with("d6  served, pinned"));
     }
 }

@@ -155,7 +155,7 @@ impl InUse {
             Change::Drain(pod) => _ = self.drained.insert(pod.to_string()),
             Change::Undrain(pod) => _ = self.drained.remove(&**pod),
             Change::Template(template) => {
-                if let Some(next) = self.next(fleet, wanted, zone, template)? {
+                if let Some(next) = named(fleet, wanted, zone, template)? {
                     let before = std::mem::replace(&mut self.applied, next);
                     // what the whole fleet ran last is what it can go back to
                     if fleet.verbs().stable.as_deref() == Some(&*before.template.0) {
@@ -167,12 +167,12 @@ impl InUse {
         }
         Ok(())
     }
+}
 
-    /// The template of that name, if there is one.
-    fn next(&self, fleet: Fleet<'_>, wanted: &Wanted, zone: Option<&str>, template: &Template) -> Result<Option<Applied>, Vec<Diagnostic>> {
-        if wanted.template == *template {
-            return wanted.in_zone(fleet, zone).map(Some);
-        }
-        Ok(known(fleet, template, zone))
+/// The template of that name, if there is one.
+fn named(fleet: Fleet<'_>, wanted: &Wanted, zone: Option<&str>, template: &Template) -> Result<Option<Applied>, Vec<Diagnostic>> {
+    if wanted.template == *template {
+        return wanted.in_zone(fleet, zone).map(Some);
     }
+    Ok(known(fleet, template, zone))
 }

@@ -63,7 +63,7 @@ fn in_use<'f>(fleet: Fleet<'f>, made_from: &str) -> Option<&'f InUse> {
 /// The template of that name as the pods in `zone` have it, if any zone has it or had it before.
 pub(super) fn known(fleet: Fleet<'_>, template: &Template, zone: Option<&str>) -> Option<Applied> {
     let all = fleet.observed.deployments.values();
-    let mut has = all.flat_map(|in_use| {
+    let mut has = all.filter_map(|in_use| {
         let applied = std::iter::once(&in_use.applied).chain(&in_use.previous).find(|applied| applied.template == *template);
         applied.map(|applied| (in_use.zone.as_deref(), applied))
     });

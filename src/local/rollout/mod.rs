@@ -6,6 +6,7 @@ mod orders;
 mod template;
 mod told;
 mod wanted;
+mod written;
 
 pub(super) use deployment::{Seen, Turnover};
 pub(super) use template::PodTemplate;
@@ -35,7 +36,7 @@ pub(super) struct Rollout {
     /// When people asked for a restart last.
     restarted_at: Option<String>,
     /// What people want drained, and whether by force.
-    #[serde(skip)]
+    #[serde(default, with = "written")]
     drains: BTreeMap<Target, bool>,
     #[serde(skip)]
     costs: BTreeMap<Arc<str>, i32>,

@@ -36,6 +36,7 @@ impl Rollout {
             }
             Order::Drain { target, force } => self.drain(fleet, target, *force, replicas),
             Order::Undrain(target) => self.undrain(fleet, target, wanted, replicas),
+            Order::Rollback(_) => refused(format!("what {fleet} serves is no matter of its replicas"), ""),
         }
     }
 
@@ -70,7 +71,11 @@ impl Rollout {
             );
         }
         self.drains.insert(target.clone(), force);
-        Ok(Done { message: format!("{target} of {fleet} is drained: it gets no new connections, and stays until it is undrained") })
+        Ok(Done {
+            message: format!(
+                "{target} of {fleet} is drained: it gets no new connections, asks its clients to leave, and stays until it is undrained"
+            ),
+        })
     }
 
     /// Why what was asked to be drained is not, if it is not: by what was decided last.

@@ -3,7 +3,9 @@
 use super::deployment::Strategy;
 use super::template::PodTemplate;
 use crate::admin::Target;
-use crate::api::{ANNOTATION_DRAIN, DrainWish, IngressDeployment, IngressDeploymentSpec, IntOrPercent, Place, PublishingType, Verbs};
+use crate::api::{
+    ANNOTATION_DRAIN, ANNOTATION_ROLLBACK, DrainWish, IngressDeployment, IngressDeploymentSpec, IntOrPercent, Place, PublishingType, Verbs,
+};
 use crate::fleet::rollout::{Rules, Template, policy};
 use crate::fleet::{ZoneSize, replicas};
 use crate::local::fleet::MAX_REPLICAS;
@@ -123,6 +125,12 @@ pub(in crate::local) fn remarks(deployment: &IngressDeployment) -> Vec<Diagnosti
         Diagnostic::warning(&object, field, codes::INVALID_VALUE, message, "list pod/NAME and zone/NAME")
     };
     let mut found: Vec<Diagnostic> = unknown.map(remark).collect();
+    if deployment.meta.annotations.get(ANNOTATION_ROLLBACK).is_some() {
+        let (field, message) =
+            (format!("metadata.annotations[\"{ANNOTATION_ROLLBACK}\"]"), "a fleet goes back by annotation in a cluster only");
+        let help = "use haproxy-fleet rollback REVISION --admin IP:PORT";
+        found.push(Diagnostic::warning(&object, field, codes::UNSUPPORTED, message, help));
+    }
     found.extend(verbs.faults);
     found
 }
@@ -177,6 +185,8 @@ mod tests {
         assert_eq!(wanted.drains, BTreeMap::from([(Target::Pod("edge-0".into()), false), (Target::Zone("a".into()), true)]));
         let told = remarks(&deployment(json!({}), &annotations));
         assert!(told.len() == 1 && told[0].message.contains("node/n") && told[0].field.contains(DRAIN), "{told:?}");
-        assert_eq!(remarks(&deployment(json!({}), &[(PAUSED, "on")])).len(), 1);
+        for unheard in [(PAUSED, "on"), (ANNOTATION_ROLLBACK, "7")] {
+            assert_eq!(remarks(&deployment(json!({}), &[unheard])).len(), 1);
+        }
     }
 }

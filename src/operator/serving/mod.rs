@@ -4,25 +4,22 @@
 //! Only the replica that leads lets pods reload. It knows from the reports of agents who waits for what; a new leader
 //! begins with what they say. What a change replaced is remembered until all pods have it, so that it can be put back.
 
-mod overlay;
 mod quarantine;
-mod record;
 mod wave;
 
 #[cfg(test)]
 mod tests;
 
 pub use quarantine::{no_way_back, too_large};
-pub use record::{Record, Unreadable, pack, unpack};
 pub use wave::Place;
 
 use crate::delivery::feed::{AgentReport, Agents, Feeds};
 use crate::fleet::release::{Outcome, Rules, Trouble, step};
 use crate::haproxy::bundle::{Bundle, Change, Digest, Resource, ResourceKey};
+use crate::haproxy::revision::{self, Overlay, Record};
 use crate::haproxy::version::Capabilities;
 use crate::model::FleetId;
 use crate::report::{Diagnostic, ObjectRef};
-use overlay::Overlay;
 use quarantine::Quarantine;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -166,17 +163,7 @@ impl Serving {
             return None;
         }
         let Some(served) = &mut fleet.served else { return Some(Cow::Borrowed(changes)) };
-        let served_changes: Vec<Change> = fleet
-            .overlay
-            .affected(changes)
-            .into_iter()
-            .filter_map(|key| {
-                let (before, after) = (served.get(&key).cloned(), fleet.overlay.serve(present, &key));
-                (before != after).then_some(Change { key, before, after })
-            })
-            .collect();
-        served.apply(&served_changes);
-        Some(Cow::Owned(served_changes))
+        Some(Cow::Owned(fleet.overlay.follow(served, changes, present)))
     }
 
     /// All that `fleet` serves if `present` is asked for.
@@ -309,7 +296,7 @@ impl Serving {
         if !is_new || !fleet.is_settled() || fleet.overlay.record.is_some() {
             return None;
         }
-        let resources = record::kept(self.bundle(id, present)).into();
+        let resources = revision::kept(self.bundle(id, present)).into();
         Some(Kept { digest: fleet.revision, resources })
     }
 

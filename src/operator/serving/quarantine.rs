@@ -1,10 +1,10 @@
 //! Putting back a change that did harm, until somebody changes what it comes from.
 
 use super::Fleet;
-use super::overlay::closure;
 use crate::fleet::release::Trouble;
 use crate::haproxy::bundle::{Bundle, Change, Resource, ResourceKey};
 use crate::haproxy::plan::{Class, classify};
+use crate::haproxy::revision::closure;
 use crate::haproxy::version::{Capabilities, FLOOR};
 use crate::model::FleetId;
 use crate::report::{Diagnostic, Kind, ObjectRef, codes};

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::overlay::{Overlay, closure};
-use super::record::{kept, revision_of};
-use super::{Record, Revisions, Serving, Timing, pack, unpack};
+use super::{Revisions, Serving, Timing};
 use crate::delivery::Feeds;
+use crate::delivery::packed::{pack, unpack};
 use crate::haproxy::bundle::{BackendClass, BackendHead, Bundle, Change, Content, MapEntry, Resource, ResourceKey, Server};
+use crate::haproxy::revision::{Overlay, Record, closure, kept, revision_of};
 use crate::model::FleetId;
 use crate::report::{Kind, ObjectRef, PrivateBytes};
 use proptest::prelude::*;

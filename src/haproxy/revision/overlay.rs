@@ -10,20 +10,21 @@ use std::sync::Arc;
 
 /// What is served in the place of what is asked for.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Overlay {
+pub struct Overlay {
     /// Resources as they were before a change; `None`: there was none.
-    pub(super) pins: BTreeMap<ResourceKey, Option<Arc<Resource>>>,
+    pub pins: BTreeMap<ResourceKey, Option<Arc<Resource>>>,
     /// A revision that people went back to. Pins mean nothing meanwhile.
-    pub(super) record: Option<Arc<Record>>,
+    pub record: Option<Arc<Record>>,
 }
 
 impl Overlay {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether what is asked for is served.
+    pub fn is_empty(&self) -> bool {
         self.pins.is_empty() && self.record.is_none()
     }
 
     /// All that is served if `present` is asked for.
-    pub(super) fn over(&self, present: &Bundle) -> Bundle {
+    pub fn over(&self, present: &Bundle) -> Bundle {
         let own = self.record.iter().flat_map(|record| record.bundle.resources()).map(|resource| &resource.key);
         let keys: BTreeSet<&ResourceKey> = present.resources().map(|resource| &resource.key).chain(own).chain(self.pins.keys()).collect();
         let changes: Vec<Change> =
@@ -33,8 +34,19 @@ impl Overlay {
         served
     }
 
+    /// Brings `served` along with `changes` of what is asked for, which led to `present`, and says what changes in it.
+    pub fn follow(&self, served: &mut Bundle, changes: &[Change], present: &Bundle) -> Vec<Change> {
+        let followed = self.affected(changes).into_iter().filter_map(|key| {
+            let (before, after) = (served.get(&key).cloned(), self.serve(present, &key));
+            (before != after).then_some(Change { key, before, after })
+        });
+        let followed: Vec<Change> = followed.collect();
+        served.apply(&followed);
+        followed
+    }
+
     /// The resources of what is served that `changes` of what is asked for may change.
-    pub(super) fn affected(&self, changes: &[Change]) -> BTreeSet<ResourceKey> {
+    fn affected(&self, changes: &[Change]) -> BTreeSet<ResourceKey> {
         let mut keys: BTreeSet<ResourceKey> = changes.iter().map(|change| change.key.clone()).collect();
         for change in changes {
             let (ResourceKey::Servers(name) | ResourceKey::Backend(name)) = &change.key else { continue };
@@ -60,7 +72,7 @@ impl Overlay {
     }
 
     /// What is served as `key` if `present` is asked for.
-    pub(super) fn serve(&self, present: &Bundle, key: &ResourceKey) -> Option<Arc<Resource>> {
+    fn serve(&self, present: &Bundle, key: &ResourceKey) -> Option<Arc<Resource>> {
         if let Some(record) = &self.record {
             return recorded(&record.bundle, present, key);
         }
@@ -127,7 +139,7 @@ fn servers_of(resource: &Resource) -> &[Server] {
 
 /// What has to be pinned along with `culprits` so that nothing leads to something that is not there. `former` is what
 /// everything that changed was before, `present` what it is now.
-pub(super) fn closure(
+pub fn closure(
     culprits: &BTreeSet<ResourceKey>,
     former: &BTreeMap<ResourceKey, Option<Arc<Resource>>>,
     present: &Bundle,

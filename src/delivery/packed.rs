@@ -1,8 +1,9 @@
-//! What is kept of a revision: everything of a bundle but endpoints and certificates, which follow the present. Pure.
+//! A revision as the bytes that are kept of it. Pure.
 
-use crate::delivery::proto;
-use crate::delivery::wire::{self, Malformed};
-use crate::haproxy::bundle::{Bundle, Change, Content, Digest, Resource, ResourceKey, Servers};
+use super::proto;
+use super::wire::{self, Malformed};
+use crate::haproxy::bundle::{Bundle, Change, Digest, Resource};
+use crate::haproxy::revision::{Record, revision_of};
 use prost::Message;
 use std::io::Read;
 use std::sync::Arc;
@@ -11,15 +12,6 @@ use std::sync::Arc;
 const LEVEL: i32 = 3;
 /// What is larger once it is unpacked is no revision.
 const LARGEST: u64 = 512 << 20;
-
-/// A revision that can be gone back to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Its number.
-    pub number: u64,
-    /// What was kept.
-    pub bundle: Bundle,
-}
 
 /// Why a revision cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -41,31 +33,6 @@ pub enum Unreadable {
         /// What it should be.
         said: Digest,
     },
-}
-
-/// What is kept of `bundle`.
-pub(super) fn kept(bundle: &Bundle) -> Vec<Arc<Resource>> {
-    let keep = |resource: &Arc<Resource>| match (&resource.key, &resource.content) {
-        (ResourceKey::Section(_) | ResourceKey::Backend(_) | ResourceKey::MapEntries { .. } | ResourceKey::File(_), _) => {
-            Some(resource.clone())
-        }
-        // one is enough to know how the others are written
-        (ResourceKey::Servers(_), Content::Servers(servers)) => {
-            let first = Servers { all: servers.iter().take(1).cloned().collect(), zones: servers.zones };
-            let first = Content::Servers(first);
-            Some(Arc::new(Resource::new(resource.key.clone(), first, resource.sources.clone())))
-        }
-        // a list that sections name exists even while nothing is in it
-        (ResourceKey::CertificateList { .. }, Content::CertificateList(entries)) if entries.is_empty() => Some(resource.clone()),
-        _ => None,
-    };
-    bundle.resources().filter_map(keep).collect()
-}
-
-/// The identity of what makes a revision of `bundle`.
-pub(super) fn revision_of(bundle: &Bundle) -> Digest {
-    let hashes = bundle.resources().filter(|resource| resource.key.is_of_revision()).map(|resource| resource.hash());
-    Digest(hashes.fold(0, u128::wrapping_add))
 }
 
 /// The bytes of `resources`.
