@@ -6,6 +6,7 @@ mod crds;
 mod diff;
 pub mod evaluate;
 mod exec;
+pub mod files;
 mod lint;
 mod local;
 mod operator;
@@ -88,6 +89,7 @@ fn run(command: Command, out: &mut Output, err: &mut Output) -> Result<Exit, Err
         Command::Rollout(arguments) => rollout::run(&arguments, out),
         Command::Drain(arguments) => rollout::drain(&arguments, out),
         Command::Undrain(arguments) => rollout::undrain(&arguments, out),
+        Command::Config(arguments) => rollout::config::run(&arguments, out),
         Command::History(arguments) => rollout::revisions::history(&arguments, out),
         Command::Rollback(arguments) => rollout::revisions::rollback(&arguments, out),
         Command::Version => {

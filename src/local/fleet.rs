@@ -302,6 +302,11 @@ impl LocalFleet {
         saved.and(converged)
     }
 
+    /// The numbers of what its replicas are given, revision and generation, if that is `bundle`.
+    pub(super) fn numbers_of(&self, bundle: &Bundle) -> Option<(u64, u64)> {
+        (self.delivered && bundle.digest() == self.digest).then_some((self.record.revision, self.record.generation))
+    }
+
     fn save(&mut self) -> Result<(), Trouble> {
         self.record.replicas = self.replicas.values().filter(|replica| replica.stays()).map(|replica| replica.record.clone()).collect();
         if self.saved.as_ref() == Some(&self.record) {

@@ -294,6 +294,30 @@ pub struct Change {
     pub reason: String,
 }
 
+/// The document of `GET /fleets/NAMESPACE/NAME/config`: what the replicas of a fleet are given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Number of the last change of sections, backends or routing maps.
+    pub revision: u64,
+    /// Number of the last change of anything.
+    pub generation: u64,
+    /// The files that HAProxy reads, in the order of their paths.
+    pub files: Vec<ConfigFile>,
+}
+
+/// A file that HAProxy reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConfigFile {
+    /// Relative to the configuration directory.
+    pub path: String,
+    /// How large it is.
+    pub bytes: u64,
+    /// What is in it; `null` if that is a private key.
+    pub text: Option<String>,
+}
+
 /// How a change is put into effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

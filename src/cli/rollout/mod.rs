@@ -3,6 +3,7 @@
 mod admin;
 mod choice;
 mod cluster;
+pub(super) mod config;
 mod progress;
 pub(super) mod revisions;
 
