@@ -15,6 +15,7 @@ mod placeholder;
 mod render;
 pub mod report;
 mod rollout;
+pub mod screen;
 mod status;
 
 pub use arguments::{Arguments, Command, DiffArguments, LintArguments, LocalArguments, OperatorArguments, RenderArguments};

@@ -85,6 +85,8 @@ pub struct Rollout {
     pub reasons: Vec<String>,
     /// The zones in the order in which they are changed.
     pub zones: Vec<RolloutZone>,
+    /// The pods that are drained by hand.
+    pub drained: Vec<String>,
 }
 
 impl From<&RolloutStatus> for Rollout {
@@ -105,6 +107,7 @@ impl From<&RolloutStatus> for Rollout {
             stable: status.stable.clone(),
             reasons: status.message.split("; ").filter(|reason| !reason.is_empty()).map(str::to_owned).collect(),
             zones: status.zones.iter().map(zone).collect(),
+            drained: status.drained.clone(),
         }
     }
 }
@@ -174,6 +177,10 @@ pub struct Replica {
     pub name: String,
     /// Its zone, if the fleet has zones.
     pub zone: Option<String>,
+    /// The template that it was made from; `null` if that is not known here.
+    pub template: Option<String>,
+    /// Whether it is on its way out; `null` if that is not known here.
+    pub ends: Option<bool>,
     /// Whether it serves.
     pub ready: bool,
     /// Whether its agent is connected.
@@ -380,6 +387,7 @@ mod tests {
                         turn: true,
                         paused: false,
                     }],
+                    drained: vec!["public-0".into()],
                 }),
                 revision: 1,
                 generation: 2,
@@ -398,6 +406,8 @@ mod tests {
                     runtime_commands: 3,
                     refused: vec![Refused { generation: 1, object: Some((&object).into()), message: "no".into() }],
                     zone: None,
+                    template: Some("t1".into()),
+                    ends: Some(false),
                 }],
             }],
             diagnostics: vec![(&report::Located::from(finding)).into()],
@@ -421,11 +431,13 @@ mod tests {
                         "zones": [{
                             "name": "a", "template": "t2", "pods": 3, "updated": 1, "ready": 2, "turn": true, "paused": false,
                         }],
+                        "drained": ["public-0"],
                     },
                     "revision": 1, "generation": 2, "digest": "00",
                     "listeners": [listener],
                     "replicas": [{
-                        "name": "public-0", "zone": null, "ready": true, "connected": true, "confirmed": true, "haproxy_version": "3.4.7",
+                        "name": "public-0", "zone": null, "template": "t1", "ends": false,
+                        "ready": true, "connected": true, "confirmed": true, "haproxy_version": "3.4.7",
                         "generation": 2, "listeners": [listener], "reload_count": 1,
                         "reloads": [{"generation": 2, "reason": "a new listener", "cause": "section"}], "runtime_commands": 3,
                         "refused": [{"generation": 1, "object": object, "message": "no"}],
