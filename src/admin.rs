@@ -1,8 +1,10 @@
 //! Health, metrics and the state of everything over HTTP: behind `--admin` in `local`, and in the operator.
 
+mod config;
 mod orders;
 mod tally;
 
+pub use config::{ConfigAsked, Configs};
 pub use orders::{Done, DrainBody, Order, Ordered, Orders, Refusal, RefusalKind, Target};
 pub use tally::CountFrom;
 
@@ -47,15 +49,16 @@ pub async fn serve(listener: TcpListener, served: Served, shutdown: impl Future<
 }
 
 /// The same, and takes orders for fleets by `POST /fleets/NAMESPACE/NAME/rollout/pause`, `resume`, `abort` or `restart`, and
-/// below the fleet by `drain`, `undrain` and `rollback`. Only who is on this machine may give them. `GET` there of `history`
-/// tells the revisions that can be gone back to.
+/// below the fleet by `drain`, `undrain` and `rollback`. `GET` there of `history` tells the revisions that can be gone back to,
+/// and of `config` what its replicas are given. Orders and configurations are for who is on this machine only.
 pub async fn serve_with_orders(
     listener: TcpListener,
     served: Served,
     orders: Orders,
+    configs: Configs,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let orders = orders::router(orders, served.status.clone());
+    let orders = orders::router(orders, served.status.clone()).merge(config::router(configs));
     serve_all(listener, served, orders, shutdown).await
 }
 

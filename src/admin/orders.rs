@@ -247,15 +247,15 @@ async fn history(
     })
 }
 
-/// Orders change what serves: they are taken from who is on this machine, and not from pages that a browser shows there.
-async fn only_by_people_here(ConnectInfo(client): ConnectInfo<SocketAddr>, request: Request, next: Next) -> Response {
+/// Orders change what serves: they are taken from who is on this machine, and not from pages that a browser shows there. So are
+/// questions that others have no business with.
+pub(super) async fn only_by_people_here(ConnectInfo(client): ConnectInfo<SocketAddr>, request: Request, next: Next) -> Response {
     let is_of_page = request.headers().contains_key(header::ORIGIN);
     if client.ip().to_canonical().is_loopback() && !is_of_page {
         return next.run(request).await;
     }
-    let error = if is_of_page { "orders are not taken from web pages" } else { "orders are taken from this machine only" };
-    let refusal =
-        Refusal { kind: RefusalKind::Conflict, error: error.to_owned(), help: "give it on this machine by haproxy-fleet".to_owned() };
+    let error = if is_of_page { "this is not for web pages" } else { "this is for who is on this machine only" };
+    let refusal = Refusal { kind: RefusalKind::Conflict, error: error.to_owned(), help: "use haproxy-fleet on this machine".to_owned() };
     (StatusCode::FORBIDDEN, Json(refusal)).into_response()
 }
 

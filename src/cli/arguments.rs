@@ -95,6 +95,9 @@ pub enum Command {
     /// Lead clients back to pods that are drained
     #[command(after_long_help = super::rollout::UNDRAIN_HELP)]
     Undrain(super::rollout::UndrainArguments),
+    /// Show the HAProxy configuration that a fleet serves, and how revisions of it differ
+    #[command(after_long_help = super::rollout::config::HELP)]
+    Config(super::rollout::config::ConfigArguments),
     /// List the revisions of a fleet's configuration that are kept
     #[command(after_long_help = super::rollout::revisions::HISTORY_HELP)]
     History(super::rollout::revisions::HistoryArguments),
@@ -201,7 +204,7 @@ pub struct LocalArguments {
     /// [default: below $XDG_STATE_HOME/haproxy-fleet or ~/.local/state/haproxy-fleet, one for each set of inputs]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Serve /healthz, /readyz, /metrics and /status (JSON) there, and take the orders of `rollout`, `drain` and `undrain`
+    /// Serve /healthz, /readyz, /metrics and /status (JSON) there, and answer `config`, `rollout`, `drain` and `undrain`
     #[arg(long, value_name = "IP:PORT")]
     pub admin: Option<SocketAddr>,
     /// The HAProxy to run; once for each release line that fleets ask for

@@ -1,10 +1,9 @@
 //! The seam between the offline commands and the pipeline.
 
-use super::{Error, placeholder};
+use super::{Error, files, placeholder};
 use crate::agent::pod_files;
 use crate::fleet::build::{Desired, Fleet, Observed, build};
-use crate::haproxy::bundle::{Bundle, Resource, ResourceKey};
-use crate::haproxy::files::render_bytes;
+use crate::haproxy::bundle::Bundle;
 use crate::haproxy::plan::{self, classify};
 use crate::haproxy::render;
 use crate::haproxy::version::{Capabilities, Version};
@@ -120,11 +119,7 @@ impl Read {
     fn fleet(&self, id: &FleetId) -> Result<FleetFiles, Error> {
         let mut haproxy: Vec<OutputFile> = Vec::new();
         if let (Some(bundle), Some(model)) = (self.pipeline.bundle(id), self.pipeline.model(id)) {
-            let private: BTreeSet<&str> = bundle.resources().filter_map(|resource| private_path(resource)).collect();
-            for path in bundle.files() {
-                let content = render_bytes(bundle, path);
-                haproxy.push(OutputFile { path: path.to_string(), content, private: private.contains(&**path) });
-            }
+            haproxy.extend(files::of(bundle));
             let pod = placeholder::pod(model).map_err(|error| Error::new(error, ""))?;
             let own = pod_files(&pod, "render")
                 .map_err(|error| Error::new(error, ""))?
@@ -155,13 +150,6 @@ impl Read {
 fn yaml(objects: &[Desired]) -> Result<String, serde_saphyr::SerializeError> {
     let documents = objects.iter().map(|object| serde_saphyr::to_string(&object.redacted())).collect::<Result<Vec<_>, _>>()?;
     Ok(documents.join("---\n"))
-}
-
-fn private_path(resource: &Resource) -> Option<&str> {
-    match &resource.key {
-        ResourceKey::Certificate(path) => Some(path),
-        _ => None,
-    }
 }
 
 /// Says which input does not exist, before anything is done.

@@ -6,6 +6,7 @@ mod crds;
 mod diff;
 pub mod evaluate;
 mod exec;
+pub mod files;
 mod lint;
 mod local;
 mod operator;
@@ -14,6 +15,7 @@ pub(crate) mod placeholder;
 mod render;
 pub mod report;
 mod rollout;
+pub mod screen;
 mod status;
 
 pub use arguments::{Arguments, Command, DiffArguments, LintArguments, LocalArguments, OperatorArguments, RenderArguments};
@@ -88,6 +90,7 @@ fn run(command: Command, out: &mut Output, err: &mut Output) -> Result<Exit, Err
         Command::Rollout(arguments) => rollout::run(&arguments, out),
         Command::Drain(arguments) => rollout::drain(&arguments, out),
         Command::Undrain(arguments) => rollout::undrain(&arguments, out),
+        Command::Config(arguments) => rollout::config::run(&arguments, out),
         Command::History(arguments) => rollout::revisions::history(&arguments, out),
         Command::Rollback(arguments) => rollout::revisions::rollback(&arguments, out),
         Command::Version => {

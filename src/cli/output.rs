@@ -33,8 +33,12 @@ impl Output {
 
     /// Whether to use colours: on a terminal that has them, unless `NO_COLOR` is set.
     pub fn has_colours(&self) -> bool {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        self.terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
+        self.can_redraw() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    }
+
+    /// Whether what was written may be written over: on a terminal that can.
+    pub fn can_redraw(&self) -> bool {
+        self.terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
     }
 
     /// Writes `bytes` and flushes.

@@ -327,6 +327,12 @@ impl LocalFleet {
         }
     }
 
+    /// What its replicas are given while `present` is asked for, with its numbers, revision and generation, if they have them.
+    pub(super) fn given<'b>(&'b self, present: &'b Bundle) -> Option<(&'b Bundle, u64, u64)> {
+        let bundle = self.served.bundle(present);
+        (self.delivered && bundle.digest() == self.digest).then_some((bundle, self.record.revision, self.record.generation))
+    }
+
     fn save(&mut self) -> Result<(), Trouble> {
         self.record.replicas = self.replicas.values().filter(|replica| replica.stays()).map(|replica| replica.record.clone()).collect();
         if self.saved.as_ref() == Some(&self.record) {

@@ -3,6 +3,7 @@
 
 pub mod addresses;
 pub mod balancer;
+mod config;
 pub mod echo;
 mod echoes;
 mod fleet;

@@ -109,12 +109,17 @@ impl Replica {
             Some(json::Listener { name: listener.name.clone(), protocol: listener.protocol, address })
         };
         let listeners = listeners.iter().filter_map(own).collect();
-        let Some(agent) = self.agent() else { return json::Replica { name, zone, listeners, ..json::Replica::default() } };
+        let (template, ends) = (Some(self.record.template.to_string()), Some(!self.stays()));
+        let Some(agent) = self.agent() else {
+            return json::Replica { name, zone, template, ends, listeners, ..json::Replica::default() };
+        };
         let status = agent.status();
         let status = status.borrow();
         json::Replica {
             name,
             zone,
+            template,
+            ends,
             ready: status.ready && matches!(self.state, PodState::Ready(_)),
             connected: true,
             confirmed: confirms(&status, generation),

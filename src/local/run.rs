@@ -7,8 +7,8 @@ use super::haproxies::{Haproxy, choose};
 use super::interrupt::Interrupts;
 use super::record::Record;
 use super::refused::refused;
-use super::{record, rollout, state, view};
-use crate::admin::{self, Ordered, Refusal, RefusalKind};
+use super::{config, record, rollout, state, view};
+use crate::admin::{self, ConfigAsked, Ordered, Refusal, RefusalKind};
 use crate::agent::Agent;
 use crate::agent::room::make_room;
 use crate::api::{Created, IngressDeployment, conditions};
@@ -124,10 +124,11 @@ pub async fn run(settings: Settings, out: Output, interrupts: Interrupts) -> Res
     let metrics = Arc::new(Metrics::default());
     let (status, _) = latest::channel(Arc::new(Status::default()));
     let (orders, ordered) = mpsc::channel(ORDERS);
-    let admin = serve_admin(&settings, &status, &metrics, orders).await?;
+    let (configs, config_asked) = mpsc::channel(ORDERS);
+    let admin = serve_admin(&settings, &status, &metrics, (orders, configs)).await?;
     let (shown, view) = latest::channel(view::Shown { admin, ..view::Shown::default() });
     let view = tokio::spawn(view::show(view, out, settings.live));
-    let mut local = Local::new(settings, status, shown, metrics, ordered)?;
+    let mut local = Local::new(settings, status, shown, metrics, (ordered, config_asked))?;
     // the start of a HAProxy may take long: whoever wants it to end need not wait for that
     let served = tokio::select! {
         served = local.serve() => served,
@@ -161,7 +162,7 @@ async fn serve_admin(
     settings: &Settings,
     status: &latest::Sender<Arc<Status>>,
     metrics: &Arc<Metrics>,
-    orders: admin::Orders,
+    (orders, configs): (admin::Orders, admin::Configs),
 ) -> Result<Option<SocketAddr>, LocalError> {
     let Some(address) = settings.admin else { return Ok(None) };
     let listener = TcpListener::bind(address).await.map_err(|source| LocalError::Admin { address, source })?;
@@ -177,7 +178,7 @@ async fn serve_admin(
         open: true,
     };
     tokio::spawn(async move {
-        if let Err(error) = admin::serve_with_orders(listener, served, orders, std::future::pending()).await {
+        if let Err(error) = admin::serve_with_orders(listener, served, orders, configs, std::future::pending()).await {
             tracing::error!(%error, "the admin server has ended");
         }
     });
@@ -205,6 +206,7 @@ struct Local {
     metrics: Arc<Metrics>,
     /// What people ask for by `--admin`.
     ordered: mpsc::Receiver<Ordered>,
+    config_asked: mpsc::Receiver<ConfigAsked>,
 }
 
 impl Local {
@@ -237,6 +239,10 @@ impl Local {
                 () = news.notified() => self.tidy().await,
                 () = recheck => self.tidy().await,
                 Some(ordered) = self.ordered.recv() => self.order(ordered).await,
+                Some(asked) = self.config_asked.recv() => {
+                    self.show_config(asked);
+                    continue;
+                }
                 Some(ended) = self.endings.join_next() => self.ended(ended),
                 _ = retry.tick(), if !self.troubles.is_empty() => self.retry().await,
                 () = due => {
@@ -254,7 +260,7 @@ impl Local {
         status: latest::Sender<Arc<Status>>,
         shown: latest::Sender<view::Shown>,
         metrics: Arc<Metrics>,
-        ordered: mpsc::Receiver<Ordered>,
+        (ordered, config_asked): (mpsc::Receiver<Ordered>, mpsc::Receiver<ConfigAsked>),
     ) -> Result<Self, LocalError> {
         let default_certificate = state::default_certificate(&settings.state).map_err(io_error("cannot make a default certificate"))?;
         let secret = state::secret(&settings.state).map_err(io_error("cannot make a secret"))?;
@@ -301,6 +307,7 @@ impl Local {
             shown,
             metrics,
             ordered,
+            config_asked,
         })
     }
 
@@ -495,14 +502,28 @@ impl Local {
         let taken = if let Some(fleet) = self.fleets.get_mut(&id) {
             fleet.order(&order, self.pipeline.bundle(&id), &mut self.addresses).await
         } else {
-            let known: Vec<String> = self.fleets.keys().map(ToString::to_string).collect();
-            let help = if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
-            Err(Refusal { kind: RefusalKind::NotFound, error: format!("there is no fleet {id}"), help })
+            Err(self.no_such(&id))
         };
         // whoever has the answer finds in the status what came of it
         self.tell();
         // whoever asked may not wait for the answer
         let _ = answer.send(taken);
+    }
+
+    fn show_config(&self, asked: ConfigAsked) {
+        let id = FleetId { namespace: asked.namespace.into(), name: asked.fleet.into() };
+        let shown = match self.fleets.get(&id) {
+            Some(fleet) => config::of(&id, fleet, self.pipeline.bundle(&id)),
+            None => Err(self.no_such(&id)),
+        };
+        // whoever asked may not wait for the answer
+        let _ = asked.answer.send(shown);
+    }
+
+    fn no_such(&self, id: &FleetId) -> Refusal {
+        let known: Vec<String> = self.fleets.keys().map(ToString::to_string).collect();
+        let help = if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
+        Refusal { kind: RefusalKind::NotFound, error: format!("there is no fleet {id}"), help }
     }
 
     fn tell(&mut self) {

@@ -3,6 +3,7 @@
 use super::lines;
 use super::urls::command;
 use crate::cli::report::printable;
+use crate::cli::screen::{self, Screen};
 use crate::cli::{Error, Output};
 use crate::report::{Severity, counted, severities};
 use crate::status::json::{Diagnostic, Fleet, Listener, Protocol, Replica, Status};
@@ -33,17 +34,15 @@ pub struct Shown {
 /// Shows what there is on `out` until its sender is gone: as a live view if `live`, else as lines.
 pub async fn show(mut shown: watch::Receiver<Shown>, mut out: Output, live: bool) -> Result<(), Error> {
     let mut told = lines::Teller::default();
-    let mut drawn = 0;
+    let mut screen = Screen::default();
     let mut frames = interval(FRAME);
     frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
     shown.mark_changed();
     while shown.changed().await.is_ok() {
         let now = shown.borrow_and_update().clone();
         if live {
-            let (width, height) = size();
-            let frame = draw(&now, width, height, out.has_colours());
-            out.write(redraw(&frame, drawn))?;
-            drawn = frame.lines().count();
+            let (width, height) = screen::size();
+            screen.draw(&draw(&now, width, height, out.has_colours()), &mut out)?;
             frames.tick().await;
         } else {
             for line in told.tell(&now) {
@@ -52,22 +51,6 @@ pub async fn show(mut shown: watch::Receiver<Shown>, mut out: Output, live: bool
         }
     }
     Ok(())
-}
-
-/// Goes back to the beginning of what was drawn, and draws over it.
-fn redraw(frame: &str, drawn: usize) -> String {
-    let up = if drawn > 0 { format!("\x1b[{drawn}F") } else { String::new() };
-    // each line clears what was right of it; the rest below goes at the end
-    format!("{up}{}\x1b[J", frame.replace('\n', "\x1b[K\n"))
-}
-
-/// Columns and lines of the terminal.
-fn size() -> (usize, usize) {
-    let of = |size: rustix::termios::Winsize| (usize::from(size.ws_col), usize::from(size.ws_row));
-    match rustix::termios::tcgetwinsize(std::io::stdout()).map(of) {
-        Ok((width, height)) if width > 0 && height > 0 => (width, height),
-        _ => (100, 30),
-    }
 }
 
 /// The whole state in at most `height - 1` lines of at most `width` characters.

@@ -209,7 +209,8 @@ impl Keeper {
     }
 }
 
-fn read(number: u64, digest: Digest, secret: &Secret) -> Result<Record, Unreadable> {
+/// The revision `number` with the identity `digest` that `secret` keeps.
+pub(crate) fn read(number: u64, digest: Digest, secret: &Secret) -> Result<Record, Unreadable> {
     let bytes = secret.data.as_ref().and_then(|data| data.get(BUNDLE)).map(|bytes| bytes.0.as_slice()).unwrap_or_default();
     unpack(number, digest, bytes)
 }

@@ -101,6 +101,8 @@ pub struct Rollout {
     pub reasons: Vec<String>,
     /// The zones in the order in which they are changed.
     pub zones: Vec<RolloutZone>,
+    /// The pods that are drained by hand.
+    pub drained: Vec<String>,
 }
 
 impl From<&RolloutStatus> for Rollout {
@@ -121,6 +123,7 @@ impl From<&RolloutStatus> for Rollout {
             stable: status.stable.clone(),
             reasons: status.message.split("; ").filter(|reason| !reason.is_empty()).map(str::to_owned).collect(),
             zones: status.zones.iter().map(zone).collect(),
+            drained: status.drained.clone(),
         }
     }
 }
@@ -190,6 +193,10 @@ pub struct Replica {
     pub name: String,
     /// Its zone, if the fleet has zones.
     pub zone: Option<String>,
+    /// The template that it was made from; `null` if that is not known here.
+    pub template: Option<String>,
+    /// Whether it is on its way out; `null` if that is not known here.
+    pub ends: Option<bool>,
     /// Whether it serves.
     pub ready: bool,
     /// Whether its agent is connected.
@@ -310,6 +317,30 @@ pub struct Change {
     pub reason: String,
 }
 
+/// The document of `GET /fleets/NAMESPACE/NAME/config`: what the replicas of a fleet are given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Number of the last change of sections, backends or routing maps.
+    pub revision: u64,
+    /// Number of the last change of anything.
+    pub generation: u64,
+    /// The files that HAProxy reads, in the order of their paths.
+    pub files: Vec<ConfigFile>,
+}
+
+/// A file that HAProxy reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConfigFile {
+    /// Relative to the configuration directory.
+    pub path: String,
+    /// How large it is.
+    pub bytes: u64,
+    /// What is in it; `null` if that is a private key.
+    pub text: Option<String>,
+}
+
 /// How a change is put into effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -372,6 +403,7 @@ mod tests {
                         turn: true,
                         paused: false,
                     }],
+                    drained: vec!["public-0".into()],
                 }),
                 revision: 1,
                 pinned: Some(1),
@@ -392,6 +424,8 @@ mod tests {
                     runtime_commands: 3,
                     refused: vec![Refused { generation: 1, object: Some((&object).into()), message: "no".into() }],
                     zone: None,
+                    template: Some("t1".into()),
+                    ends: Some(false),
                 }],
             }],
             diagnostics: vec![(&report::Located::from(finding)).into()],
@@ -401,6 +435,13 @@ mod tests {
         let finding = json!({
             "code": "NotFound", "severity": "error", "object": object, "field": "spec", "message": "no Service",
             "help": "create it", "file": null, "line": null,
+        });
+        let replica = json!({
+            "name": "public-0", "zone": null, "template": "t1", "ends": false,
+            "ready": true, "connected": true, "confirmed": true, "haproxy_version": "3.4.7",
+            "generation": 2, "listeners": [listener], "reload_count": 1,
+            "reloads": [{"generation": 2, "reason": "a new listener", "cause": "section"}], "runtime_commands": 3,
+            "refused": [{"generation": 1, "object": object, "message": "no"}],
         });
         assert_eq!(
             serde_json::to_value(&status).unwrap(),
@@ -415,17 +456,13 @@ mod tests {
                         "zones": [{
                             "name": "a", "template": "t2", "pods": 3, "updated": 1, "ready": 2, "turn": true, "paused": false,
                         }],
+                        "drained": ["public-0"],
                     },
                     "revision": 1, "pinned": 1,
                     "revisions": [{"number": 1, "since": "2026-01-31T12:00:00Z", "digest": "0a"}],
                     "generation": 2, "digest": "00",
                     "listeners": [listener],
-                    "replicas": [{
-                        "name": "public-0", "zone": null, "ready": true, "connected": true, "confirmed": true, "haproxy_version": "3.4.7",
-                        "generation": 2, "listeners": [listener], "reload_count": 1,
-                        "reloads": [{"generation": 2, "reason": "a new listener", "cause": "section"}], "runtime_commands": 3,
-                        "refused": [{"generation": 1, "object": object, "message": "no"}],
-                    }],
+                    "replicas": [replica],
                 }],
                 "diagnostics": [finding],
             })

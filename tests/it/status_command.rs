@@ -3,8 +3,8 @@
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use haproxy_fleet::admin::{self, CountFrom, Served};
-use haproxy_fleet::status::json::{Diagnostic, Fleet, Object, Operator, Replica, Status};
+use haproxy_fleet::admin::{self, ConfigAsked, CountFrom, Refusal, RefusalKind, Served};
+use haproxy_fleet::status::json::{Config, ConfigFile, Diagnostic, Fleet, Object, Operator, Replica, Status};
 use haproxy_fleet::telemetry::Metrics;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -94,6 +94,74 @@ async fn the_exit_status_follows_the_fleets_that_are_asked_for() {
         (none.status.code(), texts(&none).1.as_str()),
         (Some(0), "no fleets in namespace nowhere; --all-namespaces shows 1 in others\n")
     );
+}
+
+#[tokio::test]
+async fn the_configuration_of_a_fleet_of_local_is_shown_by_file_and_without_keys() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_said, receiver) = watch::channel(Arc::new(status(vec![fleet("infra", Some(true)), fleet("other", Some(true))])));
+    let served = Served {
+        status: receiver,
+        metrics: Arc::new(Metrics::default()),
+        observe: Arc::new(|| ()),
+        count_from: CountFrom::Start,
+        ready: Arc::new(|| true),
+        log_level: None,
+        open: false,
+    };
+    let (configs, mut asked) = tokio::sync::mpsc::channel::<ConfigAsked>(1);
+    let (orders, _ordered) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(admin::serve_with_orders(listener, served, orders, configs, std::future::pending()));
+    tokio::spawn(async move {
+        while let Some(asked) = asked.recv().await {
+            let file = |path: &str, text: Option<&str>| ConfigFile { path: path.into(), bytes: 12, text: text.map(Into::into) };
+            let files = vec![
+                file("10-global.cfg", Some("global\n")),
+                file("20-frontends.cfg", Some("frontend x\n")),
+                file("certs/a.pem", None),
+                file("maps/routes.map", Some("h/a/ b\n")),
+            ];
+            let _ = asked.answer.send(if asked.namespace == "infra" {
+                Ok(Config { revision: 3, generation: 9, files })
+            } else {
+                Err(Refusal { kind: RefusalKind::Conflict, error: "no manifest".into(), help: "correct it".into() })
+            });
+        }
+    });
+    let admin = format!("--admin={address}");
+    let shown = async |arguments: &[&str]| {
+        let output = run(PROGRAM, &[&["config", &admin], arguments].concat()).await;
+        (output.status.code(), texts(&output))
+    };
+    assert_eq!(
+        shown(&["infra/edge"]).await,
+        (
+            Some(0),
+            (
+                "# infra/edge, revision 3, generation 9\n# ==> 10-global.cfg <==\nglobal\n# ==> 20-frontends.cfg <==\nfrontend x\n".into(),
+                String::new()
+            )
+        )
+    );
+    assert_eq!(shown(&["infra/edge", "--file", "maps/routes.map"]).await, (Some(0), ("h/a/ b\n".into(), String::new())));
+    let (_, (listed, _)) = shown(&["infra/edge", "--list"]).await;
+    assert!(listed.contains("12  certs/a.pem  (a private key, which is not shown)\n"), "{listed}");
+    for (arguments, complaint) in [
+        (&["infra/edge", "--file", "certs/a.pem"][..], "certs/a.pem is a private key, which is not shown"),
+        (&["infra/edge", "--file", "maps/none.map"], "there is no file maps/none.map"),
+        (&["other/edge"], "error: no manifest\n   = help: correct it"),
+        (&[], "name one of infra/edge, other/edge"),
+        (&["infra/edge", "--revision", "2"], "cannot be used with"),
+    ] {
+        let (code, (_, err)) = shown(arguments).await;
+        assert!(code == Some(2) && err.contains(complaint), "{arguments:?}: {err}");
+    }
+    // who takes no such questions, as the operator does
+    let (address, _said) = serving(status(vec![fleet("infra", Some(true))])).await;
+    let output = run(PROGRAM, &["config", "--admin", &address.to_string()]).await;
+    let (_, err) = texts(&output);
+    assert!(output.status.code() == Some(2) && err.contains("shows no configuration: it answers with 404"), "{err}");
 }
 
 #[tokio::test]

@@ -30,9 +30,9 @@ const MANAGER: &str = "kubectl-haproxy-fleet";
 
 /// The fleets of a cluster.
 pub(super) struct Cluster {
-    client: Client,
+    pub(super) client: Client,
     /// Whose fleets; `None`: of all namespaces.
-    namespace: Option<String>,
+    pub(super) namespace: Option<String>,
 }
 
 impl Cluster {
@@ -267,6 +267,7 @@ fn fleet(object: &Value) -> Fleet {
         namespace: text(&object["metadata"]["namespace"]),
         name: text(&object["metadata"]["name"]),
         class: text(&object["spec"]["ingressClassName"]),
+        revision: status.revision.and_then(|revision| u64::try_from(revision).ok()).unwrap_or(0),
         // of an older spec it says nothing
         rollout: status
             .rollout

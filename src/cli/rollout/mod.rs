@@ -3,8 +3,12 @@
 mod admin;
 mod choice;
 mod cluster;
+pub(super) mod config;
+mod live;
+mod pods;
 mod progress;
 pub(super) mod revisions;
+mod tree;
 
 use super::{Error, Exit, Output};
 use crate::admin::{Done, Order, Target};
@@ -13,6 +17,7 @@ use admin::Admin;
 use choice::FleetName;
 use clap::{ArgAction, Args, Subcommand};
 use cluster::Cluster;
+use pods::HasPods;
 use revisions::{Kept, Serves};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,8 +25,9 @@ use std::time::Duration;
 
 pub(super) const HELP: &str = "\
 `status` follows the rollout until it is done, or says what it waits for when it does not go on by
-itself. `pause` stops it where it is; sizes and drains by hand go on. `abort` goes back to the
-template that the whole fleet ran last. `restart` replaces all pods.
+itself: on a terminal as a tree of zones and pods, elsewhere in a line for each thing that changes.
+`pause` stops it where it is; sizes and drains by hand go on. `abort` goes back to the template that
+the whole fleet ran last. `restart` replaces all pods.
 
 In a cluster, orders are annotations of the IngressDeployment, and its status says how it goes. With
 --admin they are given to `local`.
@@ -235,8 +241,11 @@ async fn give(verbs: &impl Verbs, named: Option<&FleetName>, order: &Order, out:
     Ok(Exit::Success)
 }
 
-/// Says how a rollout goes on, in a line for each thing that changes.
-async fn follow(verbs: &impl Verbs, named: Option<&FleetName>, watch: bool, out: &mut Output) -> Result<Exit, Error> {
+/// Says how a rollout goes on: in a line for each thing that changes, or on a terminal as a tree.
+async fn follow(verbs: &(impl Verbs + HasPods), named: Option<&FleetName>, watch: bool, out: &mut Output) -> Result<Exit, Error> {
+    if out.can_redraw() {
+        return live::follow(verbs, named, watch, out).await;
+    }
     let mut said = Vec::new();
     loop {
         let status = verbs.status().await?;

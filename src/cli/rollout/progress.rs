@@ -61,6 +61,7 @@ mod tests {
             stable: Some(stable.into()),
             reasons: vec!["pod edge-a-0 in zone a is not ready".into()],
             zones: vec![zone],
+            ..Rollout::default()
         };
         Fleet { namespace: "infra".into(), name: "edge".into(), rollout: Some(rollout), ..Fleet::default() }
     }

@@ -56,6 +56,11 @@ pub(in crate::cli) async fn post(address: SocketAddr, path: &str, body: Vec<u8>)
     at(address, async |stream| exchange(stream, Method::POST, path, body.clone()).await).await
 }
 
+/// What `address` answers at `path`.
+pub(in crate::cli) async fn get(address: SocketAddr, path: &str) -> Result<(StatusCode, Bytes), Error> {
+    at(address, async |stream| exchange(stream, Method::GET, path, Vec::new()).await).await
+}
+
 /// What comes of a connection to `address`.
 async fn at<T>(address: SocketAddr, ask: impl AsyncFnOnce(TcpStream) -> Result<T, FetchError>) -> Result<T, Error> {
     let fetched = tokio::time::timeout(PATIENCE, async {

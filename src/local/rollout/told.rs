@@ -17,6 +17,7 @@ impl Rollout {
             stable: self.stable.as_ref().map(Template::to_string),
             reasons,
             zones: self.zones.iter().map(|zone| zone.told(&desired, replicas)).collect(),
+            drained: self.zones.iter().flat_map(|zone| &zone.drained).map(ToString::to_string).collect(),
         }
     }
 }
