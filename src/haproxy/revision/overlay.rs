@@ -2,7 +2,7 @@
 //! change that is in quarantine. Pure, and what a change costs follows the change.
 
 use super::Record;
-use crate::haproxy::bundle::{BackendClass, Bundle, Change, Content, MapEntry, Name, Resource, ResourceKey, Server};
+use crate::haproxy::bundle::{BackendClass, Bundle, Change, Content, Name, Resource, ResourceKey, Server};
 use crate::haproxy::maps::{CANDIDATES, Purpose};
 use crate::haproxy::plan::{in_place_of, service_of, shape_sections};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,11 +62,11 @@ impl Overlay {
         let found = prefix.map(|prefix| {
             let of_service = |name: &&Name| name.starts_with(&*prefix);
             let recorded = self.record.iter().flat_map(|record| record.bundle.backends_after(Some(&prefix)).take_while(of_service));
-            let pinned = self.pins.keys().filter_map(|key| match key {
+            let pinned = self.pins.range(ResourceKey::Servers(prefix.clone())..).map_while(|(key, _)| match key {
                 ResourceKey::Servers(name) => Some(name),
                 _ => None,
             });
-            recorded.chain(pinned.filter(of_service)).cloned().collect::<Vec<Name>>()
+            recorded.chain(pinned.take_while(of_service)).cloned().collect::<Vec<Name>>()
         });
         found.into_iter().flatten()
     }
@@ -79,6 +79,8 @@ impl Overlay {
         match (self.pins.get(key), key) {
             (None, _) => present.get(key).cloned(),
             (Some(Some(template)), ResourceKey::Servers(backend)) => Some(endpoints(present, backend, template)),
+            // which certificates there are is a matter of now
+            (Some(pinned), ResourceKey::CertificateList { .. }) => present.get(key).or(pinned.as_ref()).cloned(),
             (Some(pinned), _) => pinned.clone(),
         }
     }
@@ -117,17 +119,17 @@ fn endpoints(present: &Bundle, backend: &Name, template: &Arc<Resource>) -> Arc<
         return servers.clone();
     }
     let template_servers = servers_of(template);
-    if template_servers.iter().any(|server| server.address.ip().is_unspecified()) {
-        // its rules say where it goes
+    // where rules say to which name it goes
+    let is_named = |servers: &[Server]| servers.iter().any(|server| server.address.ip().is_unspecified());
+    let of_service = service_of(backend).map(Name::from).and_then(|prefix| {
+        let names = present.backends_after(Some(&prefix)).take_while(|name| name.starts_with(&*prefix)).cloned();
+        let mut servers = names.filter_map(|name| present.get(&ResourceKey::Servers(name))).map(|resource| servers_of(resource));
+        servers.find(|servers| !servers.is_empty() && is_named(servers) == is_named(template_servers))
+    });
+    if is_named(template_servers) && of_service.is_some() {
         return template.clone();
     }
-    let of_service = service_of(backend).map(Name::from).map(|prefix| {
-        let names = present.backends_after(Some(&prefix)).take_while(|name| name.starts_with(&*prefix)).cloned();
-        let servers = names.filter_map(|name| present.get(&ResourceKey::Servers(name)));
-        let usable = |servers: &&[Server]| !servers.is_empty() && servers.iter().all(|server| !server.address.ip().is_unspecified());
-        servers.map(|resource| servers_of(resource)).find(usable).unwrap_or_default()
-    });
-    let servers = in_place_of(backend, template_servers, of_service.unwrap_or_default());
+    let servers = of_service.map(|servers| in_place_of(backend, template_servers, servers)).unwrap_or_default();
     // it keeps to no zone: whether the service asks for that now is a matter of its backend of now
     let servers: Vec<Server> = servers.into_iter().map(|server| Server { zone: None, here: None, ..server }).collect();
     Arc::new(Resource::new(key, Content::Servers(servers.into()), template.sources.clone()))
@@ -144,56 +146,97 @@ pub fn closure(
     former: &BTreeMap<ResourceKey, Option<Arc<Resource>>>,
     present: &Bundle,
 ) -> BTreeMap<ResourceKey, Option<Arc<Resource>>> {
-    let mut pinned: BTreeSet<&ResourceKey> = former.keys().filter(|key| culprits.contains(*key)).collect();
-    loop {
-        let served = |key: &ResourceKey| match former.get(key).filter(|_| pinned.contains(key)) {
-            Some(former) => former.clone(),
-            None => present.get(key).cloned(),
-        };
-        let mut more: BTreeSet<&ResourceKey> = BTreeSet::new();
-        for key in former.keys() {
-            if pinned.iter().any(|pinned| goes_along(pinned, key, present)) {
-                more.insert(key);
-            }
-            let is_known = |key: &ResourceKey| former.contains_key(key) || present.get(key).is_some();
-            for reference in served(key).iter().flat_map(|resource| references(resource, is_known)) {
-                if served(&reference).is_some() {
-                    continue;
-                }
-                match former.get_key_value(&reference) {
-                    // it was there before
-                    Some((reference, Some(_))) => _ = more.insert(reference),
-                    _ => _ = more.insert(key),
-                }
-            }
-        }
-        let before = pinned.len();
-        pinned.extend(more);
-        if pinned.len() == before {
-            break;
+    let links = Links::between(former, present);
+    let mut pinned: BTreeSet<&ResourceKey> = BTreeSet::new();
+    let mut open: Vec<&ResourceKey> = former.keys().filter(|key| culprits.contains(*key)).chain(links.broken.iter().copied()).collect();
+    while let Some(key) = open.pop() {
+        if pinned.insert(key) {
+            links.companions(key, &mut open);
         }
     }
     pinned.into_iter().filter_map(|key| Some((key.clone(), former.get(key)?.clone()))).collect()
 }
 
-/// Whether `key` is as it was where `pinned` is.
-fn goes_along(pinned: &ResourceKey, key: &ResourceKey, present: &Bundle) -> bool {
-    match (pinned, key) {
-        (ResourceKey::Backend(backend), ResourceKey::Servers(name)) => backend == name,
-        (ResourceKey::Backend(backend), ResourceKey::MapEntries { owner, .. }) => !key.is_of_revision() && backend == owner,
-        // the maps of a table say things about each other
-        (ResourceKey::MapEntries { map, owner }, ResourceKey::MapEntries { map: other, owner: of }) => {
-            pinned.is_of_revision() && key.is_of_revision() && owner == of && room(map) == room(other)
+/// How what changed hangs together.
+struct Links<'a> {
+    former: &'a BTreeMap<ResourceKey, Option<Arc<Resource>>>,
+    present: &'a Bundle,
+    /// Entries of maps by their owner.
+    of_owner: BTreeMap<&'a Name, Vec<&'a ResourceKey>>,
+    /// What leads to something now.
+    leads_to: BTreeMap<ResourceKey, Vec<&'a ResourceKey>>,
+    /// What goes along with the sections of frontends: entries that lead to candidates, which their rules resolve, and what
+    /// they name that was there.
+    of_frontends: Vec<&'a ResourceKey>,
+    /// What leads nowhere as it is.
+    broken: Vec<&'a ResourceKey>,
+}
+
+impl<'a> Links<'a> {
+    fn between(former: &'a BTreeMap<ResourceKey, Option<Arc<Resource>>>, present: &'a Bundle) -> Self {
+        let mut links =
+            Self { former, present, of_owner: BTreeMap::new(), leads_to: BTreeMap::new(), of_frontends: Vec::new(), broken: Vec::new() };
+        for (key, before) in former {
+            let now = present.get(key);
+            if let ResourceKey::MapEntries { owner, .. } = key {
+                links.of_owner.entry(owner).or_default().push(key);
+            }
+            let is_named = match key {
+                // CA certificates are those of now
+                ResourceKey::File(path) => before.is_some() && (now.is_none() || !path.starts_with("ca/")),
+                ResourceKey::MapEntries { owner, .. } | ResourceKey::CertificateList { owner, .. } if owner.is_empty() => before.is_some(),
+                ResourceKey::MapEntries { .. } => now.is_some_and(|resource| leads_to_candidates(resource)),
+                _ => false,
+            };
+            if is_named {
+                links.of_frontends.push(key);
+            }
+            for reference in now.map(|resource| links.references(resource)).unwrap_or_default() {
+                if present.get(&reference).is_none() {
+                    let it = former.get_key_value(&reference).filter(|(_, before)| before.is_some());
+                    links.broken.push(it.map_or(key, |(reference, _)| reference));
+                }
+                links.leads_to.entry(reference).or_default().push(key);
+            }
         }
-        // candidates are resolved by rules of the frontends
-        (ResourceKey::Section(name), ResourceKey::MapEntries { .. }) => {
-            let leads_to_candidates = |entry: &MapEntry| entry.value.starts_with(CANDIDATES);
-            let entries = present.get(key).map(|resource| &resource.content);
-            !name.starts_with("30-shape-")
-                && matches!(entries, Some(Content::MapEntries(entries)) if entries.iter().any(leads_to_candidates))
-        }
-        _ => false,
+        links
     }
+
+    fn references(&self, resource: &Resource) -> Vec<ResourceKey> {
+        references(resource, |key| self.former.contains_key(key) || self.present.get(key).is_some())
+    }
+
+    /// What is as it was where `pinned` is.
+    fn companions(&self, pinned: &ResourceKey, open: &mut Vec<&'a ResourceKey>) {
+        let before = self.former.get(pinned).and_then(Option::as_ref);
+        match pinned {
+            ResourceKey::Backend(backend) => {
+                open.extend(self.former.get_key_value(&ResourceKey::Servers(backend.clone())).map(|(key, _)| key));
+                open.extend(self.of_owner.get(backend).into_iter().flatten().filter(|key| !key.is_of_revision()));
+            }
+            // the maps of a table say things about each other
+            ResourceKey::MapEntries { map, owner } if pinned.is_of_revision() => {
+                let is_of_table = |key: &&&ResourceKey| matches!(key, ResourceKey::MapEntries { map: other, .. } if key.is_of_revision() && room(map) == room(other));
+                open.extend(self.of_owner.get(owner).into_iter().flatten().filter(is_of_table));
+            }
+            ResourceKey::Section(name) if !name.starts_with("30-shape-") => open.extend(&self.of_frontends),
+            _ => {}
+        }
+        match before {
+            // what it leads to was there
+            Some(before) => {
+                let gone = self.references(before).into_iter().filter(|reference| self.present.get(reference).is_none());
+                open.extend(gone.filter_map(|reference| self.former.get_key_value(&reference)).map(|(key, _)| key));
+            }
+            // nothing may lead to it
+            None => open.extend(self.leads_to.get(pinned).into_iter().flatten()),
+        }
+    }
+}
+
+/// Whether entries lead to candidates.
+fn leads_to_candidates(resource: &Resource) -> bool {
+    matches!(&resource.content, Content::MapEntries(entries) if entries.iter().any(|entry| entry.value.starts_with(CANDIDATES)))
 }
 
 fn room(map: &str) -> &str {

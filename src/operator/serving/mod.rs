@@ -162,6 +162,9 @@ impl Serving {
         if !fleet.is_published && fleet.looks_for().is_some() {
             return None;
         }
+        if fleet.keep_whole(changes, present) {
+            return Some(Cow::Owned(fleet.lay_anew(present)));
+        }
         let Some(served) = &mut fleet.served else { return Some(Cow::Borrowed(changes)) };
         Some(Cow::Owned(fleet.overlay.follow(served, changes, present)))
     }
@@ -315,7 +318,9 @@ impl Serving {
 /// Whether a change is one of those that may have to be put back. What endpoints do is not, nor are certificates.
 fn is_traced(change: &Change) -> bool {
     match &change.key {
-        ResourceKey::Certificate(_) | ResourceKey::CertificateList { .. } => false,
+        ResourceKey::Certificate(_) => false,
+        // a section may name the list
+        ResourceKey::CertificateList { owner, .. } => owner.is_empty() && change.after.is_none(),
         // those of a backend that comes or goes
         ResourceKey::Servers(_) => change.before.is_none() || change.after.is_none(),
         _ => true,
@@ -424,7 +429,7 @@ impl Fleet {
 
     /// Puts the overlay together, and says what that changes in what is served.
     fn lay_anew(&mut self, present: &Bundle) -> Vec<Change> {
-        self.overlay.pins = self.quarantines.iter().flat_map(|one| one.pins.clone()).collect();
+        self.overlay.pins = self.pins(present);
         let served = (!self.overlay.is_empty()).then(|| self.overlay.over(present));
         let before = self.served.take();
         let changes = before.as_ref().unwrap_or(present).diff(served.as_ref().unwrap_or(present));

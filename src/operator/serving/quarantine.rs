@@ -19,17 +19,26 @@ const FIELD: &str = "metadata.annotations[\"haproxy-fleet.dev/rollback\"]";
 /// A change that is put back.
 #[derive(Debug)]
 pub(super) struct Quarantine {
-    /// What is served instead.
-    pub(super) pins: BTreeMap<ResourceKey, Option<Arc<Resource>>>,
+    /// What is put back.
+    pub(super) put_back: BTreeSet<ResourceKey>,
+    /// What that and everything else was that changed since then.
+    pub(super) former: BTreeMap<ResourceKey, Option<Arc<Resource>>>,
     /// What is to blame, with the hash of what it was to be.
-    culprits: BTreeMap<ResourceKey, u128>,
+    pub(super) culprits: BTreeMap<ResourceKey, u128>,
     /// Whom it comes from.
-    named: BTreeSet<ObjectRef>,
+    pub(super) named: BTreeSet<ObjectRef>,
     /// What happened.
-    why: String,
+    pub(super) why: String,
 }
 
 impl Quarantine {
+    /// Takes in what else changes in what is asked for meanwhile.
+    fn follow(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.former.entry(change.key.clone()).or_insert_with(|| change.before.clone());
+        }
+    }
+
     /// Whether what is to blame is something else by now, or somebody touched what it comes from.
     pub(super) fn ends(&self, touched: &dyn Fn(&ObjectRef) -> bool, present: &Bundle) -> bool {
         let is_other = |(key, hash): (&ResourceKey, &u128)| hash_of(present, key) != *hash;
@@ -57,8 +66,7 @@ impl Fleet {
         if culprits.is_empty() {
             return None;
         }
-        let former = self.moved.iter().map(|(key, moves)| (key.clone(), moves.first().cloned())).collect();
-        let pins = closure(&culprits, &former, served);
+        let former: BTreeMap<_, _> = self.moved.iter().map(|(key, moves)| (key.clone(), moves.first().cloned())).collect();
         // what only leads somewhere is not to blame for what is there
         let leads = |key: &&ResourceKey| !matches!(key, ResourceKey::MapEntries { .. } | ResourceKey::Servers(_));
         let to_blame: Vec<&ResourceKey> =
@@ -68,13 +76,36 @@ impl Fleet {
         let why = told(trouble);
         tracing::error!(?culprits, why, "a change is put back");
         self.quarantines.push(Quarantine {
-            pins,
             culprits: to_blame.into_iter().map(|key| (key.clone(), hash_of(present, key))).collect(),
+            put_back: culprits,
+            former,
             named,
             why,
         });
         self.wave = None;
         Some(self.lay_anew(present))
+    }
+
+    /// Resources that are served as they were: what is in quarantine, and whatever else it takes so that nothing leads to
+    /// something that is not there.
+    pub(super) fn pins(&self, present: &Bundle) -> BTreeMap<ResourceKey, Option<Arc<Resource>>> {
+        let put_back: BTreeSet<ResourceKey> = self.quarantines.iter().flat_map(|one| &one.put_back).cloned().collect();
+        let own = self.quarantines.iter().flat_map(|one| one.former.iter().filter(|(key, _)| one.put_back.contains(*key)));
+        let all = self.quarantines.iter().rev().flat_map(|one| &one.former);
+        // of what several know something else, the oldest counts, but what is put back is as it was then
+        let former = all.chain(own).map(|(key, before)| (key.clone(), before.clone())).collect();
+        closure(&put_back, &former, present)
+    }
+
+    /// Takes `changes` of what is asked for in, which led to `present`: others may change what is as it was along with what is
+    /// in quarantine, or take away what that leads to. Whether something else is to be as it was now.
+    pub(super) fn keep_whole(&mut self, changes: &[Change], present: &Bundle) -> bool {
+        let is_traced = changes.iter().any(super::is_traced);
+        if self.quarantines.is_empty() || !is_traced {
+            return false;
+        }
+        self.quarantines.iter_mut().for_each(|quarantine| quarantine.follow(changes));
+        self.pins(present) != self.overlay.pins
     }
 
     /// Those of `keys` that came by a reload.

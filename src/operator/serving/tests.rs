@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use super::quarantine::Quarantine;
 use super::{Revisions, Serving, Timing};
 use crate::delivery::Feeds;
 use crate::delivery::packed::{pack, unpack};
@@ -248,6 +249,152 @@ proptest! {
             prop_assert_eq!(anew.diff(serving.bundle(&fleet(), &present)), Vec::new());
             prop_assert_eq!(anew.diff(&elsewhere), Vec::new());
             prop_assert_eq!(anew.digest(), elsewhere.digest());
+        }
+    }
+}
+
+/// What is served leads to these and they are not served.
+fn missing(bundle: &Bundle) -> Vec<ResourceKey> {
+    let leads_to = |resource: &Arc<Resource>| -> Vec<ResourceKey> {
+        match &resource.content {
+            Content::MapEntries(entries) if !resource.key.to_string().contains("values") => {
+                entries.iter().map(|entry| head(&entry.value)).collect()
+            }
+            Content::Backend(head) => match &head.class {
+                BackendClass::Shaped { shape: of, .. } => vec![shape(of)],
+                BackendClass::Private => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    };
+    bundle.resources().flat_map(leads_to).filter(|key| bundle.get(key).is_none()).collect()
+}
+
+/// A fleet that serves `present`, to which `then` led, with `put_back` of it in quarantine.
+fn quarantined(then: &Bundle, present: &Bundle, put_back: &[ResourceKey]) -> Serving {
+    let mut serving = Serving::new(Feeds::new(), Timing::default());
+    let state = serving.fleets.entry(fleet()).or_default();
+    state.is_published = true;
+    state.quarantines.push(Quarantine {
+        put_back: put_back.iter().cloned().collect(),
+        former: then.diff(present).into_iter().map(|change| (change.key, change.before)).collect(),
+        culprits: BTreeMap::new(),
+        named: BTreeSet::new(),
+        why: String::new(),
+    });
+    state.lay_anew(present);
+    serving
+}
+
+/// Follows from one to the other, and checks that what was told leads to what is served.
+fn follow(serving: &mut Serving, from: &Bundle, to: &Bundle) {
+    let mut elsewhere = serving.bundle(&fleet(), from).clone();
+    let told = serving.follow(&fleet(), &from.diff(to), to).unwrap().into_owned();
+    elsewhere.apply(&told);
+    assert_eq!(elsewhere.diff(serving.bundle(&fleet(), to)), Vec::new());
+}
+
+#[test]
+fn a_host_that_is_as_it_was_goes_on_to_lead_somewhere_whatever_others_change() {
+    let mut then = Bundle::default();
+    serve(&mut then, "x.example", "a", &[1]);
+    let mut now = then.clone();
+    serve(&mut now, "x.example", "new", &[7]);
+    let both = |old: &str, new: &str| {
+        let entry =
+            |key: &str, value: &str| MapEntry { key: format!("x.example|{key}").into(), value: format!("shop_web_80_{value}").into() };
+        Content::MapEntries(vec![entry("/", old), entry("/new", new)])
+    };
+    put(&mut now, route("x.example"), both("a", "new"), "x.example");
+    let mut serving = quarantined(&then, &now, &[head("shop_web_80_new"), servers("shop_web_80_new")]);
+    assert_eq!(serving.bundle(&fleet(), &now).get(&route("x.example")), then.get(&route("x.example")));
+    // the policy of the backend that is not to blame becomes another one
+    let mut later = now.clone();
+    remove(&mut later, "a");
+    serve(&mut later, "y.example", "b", &[2]);
+    put(&mut later, route("x.example"), both("b", "new"), "x.example");
+    follow(&mut serving, &now, &later);
+    let served = serving.bundle(&fleet(), &later);
+    assert_eq!(missing(served), []);
+    assert_eq!(served.get(&route("x.example")), then.get(&route("x.example")), "as it was");
+    assert_eq!(ports(served, "shop_web_80_a"), [(2, "of-a".to_owned())], "with the endpoints of now");
+}
+
+#[test]
+fn a_section_that_is_as_it_was_finds_the_files_and_lists_that_it_names() {
+    let frontends = ResourceKey::Section("20-frontends".into());
+    let page = ResourceKey::File("errors/503.html".into());
+    let list = ResourceKey::CertificateList { list: "lists/https.list".into(), owner: "".into() };
+    let mut then = Bundle::default();
+    put(&mut then, frontends.clone(), Content::Section("v0".into()), "edge");
+    put(&mut then, page.clone(), Content::File(PrivateBytes::new(*b"sorry")), "edge");
+    put(&mut then, list.clone(), Content::CertificateList(Vec::new()), "edge");
+    let mut now = Bundle::default();
+    put(&mut now, frontends.clone(), Content::Section("v1".into()), "edge");
+    let serving = quarantined(&then, &now, std::slice::from_ref(&frontends));
+    let served = serving.bundle(&fleet(), &now);
+    for key in [frontends, page, list] {
+        assert_eq!(served.get(&key), then.get(&key), "{key}");
+    }
+}
+
+#[test]
+fn a_name_outside_is_not_gone_back_to_once_its_service_is_none_any_more() {
+    let by_name = |bundle: &mut Bundle, of: &str| {
+        serve(bundle, "x.example", of, &[]);
+        let name = format!("shop_web_80_{of}");
+        let server = Server { address: "0.0.0.0:443".parse().unwrap(), ..server(&name, 443, "") };
+        put(bundle, servers(&name), Content::Servers(vec![server].into()), of);
+    };
+    let (mut then, mut still, mut now) = (Bundle::default(), Bundle::default(), Bundle::default());
+    by_name(&mut then, "a");
+    by_name(&mut still, "b");
+    serve(&mut now, "x.example", "b", &[2]);
+    let overlay = recorded(&then);
+    assert_eq!(ports(&overlay.over(&still), "shop_web_80_a").len(), 1);
+    assert_eq!(ports(&overlay.over(&now), "shop_web_80_a"), [], "it has addresses now");
+    assert_eq!(ports(&overlay.over(&Bundle::default()), "shop_web_80_a"), [], "it is gone");
+}
+
+/// Takes away what nothing leads to.
+fn tidy(bundle: &mut Bundle) {
+    let used: BTreeSet<String> = bundle
+        .resources()
+        .filter(|resource| matches!(&resource.key, ResourceKey::MapEntries { map, .. } if map.contains("routes")))
+        .flat_map(|resource| match &resource.content {
+            Content::MapEntries(entries) => entries.iter().map(|entry| entry.value.to_string()).collect::<Vec<_>>(),
+            _ => Vec::new(),
+        })
+        .collect();
+    for of in (0..4).map(|of| format!("h{of}")).filter(|of| !used.contains(&format!("shop_web_80_{of}"))) {
+        remove(bundle, &of);
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_leads_nowhere_whatever_changes_while_something_is_in_quarantine(
+        groups in prop::collection::vec(prop::collection::vec(change(), 1..4), 3..9),
+        back in any::<prop::sample::Index>(),
+    ) {
+        let mut worlds = vec![Bundle::default()];
+        for group in &groups {
+            let mut next = worlds.last().unwrap().clone();
+            for (host, of, ports, _) in group {
+                apply(&mut next, &(*host, *of, ports.clone(), false));
+            }
+            tidy(&mut next);
+            worlds.push(next);
+        }
+        let changed: Vec<ResourceKey> = worlds[1].diff(&worlds[2]).into_iter().map(|change| change.key).collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let mut serving = quarantined(&worlds[1], &worlds[2], &[changed[back.index(changed.len())].clone()]);
+        prop_assert_eq!(missing(serving.bundle(&fleet(), &worlds[2])), vec![]);
+        for pair in worlds[2..].windows(2) {
+            follow(&mut serving, &pair[0], &pair[1]);
+            prop_assert_eq!(missing(serving.bundle(&fleet(), &pair[1])), vec![]);
         }
     }
 }
