@@ -2,7 +2,7 @@
 
 use super::choice::{self, FleetName};
 use super::pods::{HasPods, Pod};
-use super::{LOOK, Verbs, progress, tree};
+use super::{LOOK, Verbs, known, progress, tree};
 use crate::cli::report::{Style, printable};
 use crate::cli::screen::{self, Screen};
 use crate::cli::{Error, Exit, Output};
@@ -35,7 +35,7 @@ pub(super) async fn follow(
 async fn draw(verbs: &(impl Verbs + HasPods), named: Option<&FleetName>, watch: bool, out: &mut Output) -> Result<Exit, Error> {
     let (mut screen, mut seen) = (Screen::default(), Seen::default());
     loop {
-        let status = verbs.status().await?;
+        let status = known(verbs, named).await?;
         let fleet = choice::fleet(&status, named, None)?;
         let progress = progress::of(fleet)?;
         let is_last = progress.is_over || !watch;

@@ -22,6 +22,7 @@ use revisions::{Kept, Serves};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::time::Instant;
 
 pub(super) const HELP: &str = "\
 `status` follows the rollout until it is done, or says what it waits for when it does not go on by
@@ -65,6 +66,9 @@ Examples:
 Exit status:
   0  the order was taken
   2  usage, or the order was not taken";
+
+/// A change is seen so soon, if there is anybody to see it: a status is written at most once in five seconds.
+const SEEN_WITHIN: Duration = Duration::from_secs(15);
 
 /// How often the state is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -228,7 +232,7 @@ fn block_on(work: impl Future<Output = Result<Exit, Error>>) -> Result<Exit, Err
 }
 
 async fn give(verbs: &impl Verbs, named: Option<&FleetName>, order: &Order, out: &mut Output) -> Result<Exit, Error> {
-    let mut status = verbs.status().await?;
+    let mut status = if *order == Order::Abort { known(verbs, named).await? } else { verbs.status().await? };
     let target = match order {
         Order::Drain { target, .. } | Order::Undrain(target) => Some(target),
         _ => None,
@@ -241,6 +245,18 @@ async fn give(verbs: &impl Verbs, named: Option<&FleetName>, order: &Order, out:
     Ok(Exit::Success)
 }
 
+/// The state, once it says how the rollout goes: what changed a moment ago is not seen yet.
+async fn known(verbs: &impl Verbs, named: Option<&FleetName>) -> Result<Status, Error> {
+    let end = Instant::now() + SEEN_WITHIN;
+    loop {
+        let status = verbs.status().await?;
+        if choice::fleet(&status, named, None)?.rollout.is_some() || Instant::now() >= end {
+            return Ok(status);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
 /// Says how a rollout goes on: in a line for each thing that changes, or on a terminal as a tree.
 async fn follow(verbs: &(impl Verbs + HasPods), named: Option<&FleetName>, watch: bool, out: &mut Output) -> Result<Exit, Error> {
     if out.can_redraw() {
@@ -248,7 +264,7 @@ async fn follow(verbs: &(impl Verbs + HasPods), named: Option<&FleetName>, watch
     }
     let mut said = Vec::new();
     loop {
-        let status = verbs.status().await?;
+        let status = known(verbs, named).await?;
         let fleet = choice::fleet(&status, named, None)?;
         let progress = progress::of(fleet)?;
         for line in progress.lines.iter().filter(|line| !said.contains(*line)) {
@@ -259,5 +275,47 @@ async fn follow(verbs: &(impl Verbs + HasPods), named: Option<&FleetName>, watch
         }
         said = progress.lines;
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::status::json::Rollout;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A fleet whose rollout is known at the look of that number.
+    struct Late(AtomicUsize, usize);
+
+    impl Verbs for Late {
+        async fn status(&self) -> Result<Status, Error> {
+            let is_known = self.0.fetch_add(1, Ordering::Relaxed) >= self.1;
+            let fleet = Fleet { name: "edge".into(), rollout: is_known.then(Rollout::default), ..Fleet::default() };
+            Ok(Status { fleets: vec![fleet], ..Status::default() })
+        }
+
+        async fn having(&self, _: &mut Status) -> Result<(), Error> {
+            Ok(())
+        }
+
+        async fn revisions(&self, _: &Fleet) -> Result<Vec<Kept>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn serves(&self, _: &Fleet) -> Result<Serves, Error> {
+            Ok(Serves::default())
+        }
+
+        async fn order(&self, _: &Fleet, _: &Order) -> Result<Done, Error> {
+            Err(Error::new("no", ""))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_a_moment_ago_is_waited_for_and_not_for_ever() {
+        let seen = async |at: usize| known(&Late(AtomicUsize::new(0), at), None).await.unwrap().fleets[0].rollout.is_some();
+        assert!(seen(0).await && seen(20).await);
+        assert!(!seen(usize::MAX).await);
     }
 }
