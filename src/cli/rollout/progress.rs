@@ -28,8 +28,15 @@ pub(super) fn of(fleet: &Fleet) -> Result<Progress, Error> {
         let lines = vec![format!("the rollout of {id} is done: {pods} pods of the template {}", rollout.template)];
         return Ok(Progress { lines, is_over: true, is_done: true });
     }
-    let is_over = ["Paused", "Frozen", "Aborted", "Stalled"].contains(&rollout.state.as_str());
+    // what is drained by hand stays so until somebody gives it back
+    let is_over = ["Paused", "Frozen", "Aborted", "Stalled"].contains(&rollout.state.as_str()) || is_drained(rollout);
     Ok(Progress { lines: lines(&id, rollout), is_over, is_done: false })
+}
+
+/// Whether pods that are drained by hand are all that is left.
+fn is_drained(rollout: &Rollout) -> bool {
+    let is_updated = |zone: &RolloutZone| zone.pods == zone.updated;
+    rollout.state == "Complete" && !rollout.drained.is_empty() && rollout.zones.iter().all(is_updated)
 }
 
 fn lines(id: &str, rollout: &Rollout) -> Vec<String> {
@@ -38,14 +45,16 @@ fn lines(id: &str, rollout: &Rollout) -> Vec<String> {
         "Frozen" => "is kept as it is by spec.paused",
         "Aborted" => "was aborted",
         "Stalled" => "does not get on",
+        _ if is_drained(rollout) => "is done, but for pods that are drained by hand",
         _ => "goes on",
     };
     let zones = rollout.zones.iter().map(|zone| {
         let name = zone.name.as_ref().map_or_else(String::new, |name| format!("zone {name}: "));
         format!("  {name}{} of {} pods have the template {}, {} ready", zone.updated, zone.pods, rollout.template, zone.ready)
     });
+    let drained = rollout.drained.iter().map(|pod| format!("  pod {pod} is drained by hand"));
     let reasons = rollout.reasons.iter().map(|reason| format!("  {reason}"));
-    std::iter::once(format!("the rollout of {id} {state}")).chain(zones).chain(reasons).collect()
+    std::iter::once(format!("the rollout of {id} {state}")).chain(zones).chain(drained).chain(reasons).collect()
 }
 
 #[cfg(test)]
@@ -88,6 +97,19 @@ mod tests {
             let told = of(&fleet(state, "old", 1)).unwrap();
             assert!(told.is_over && !told.is_done, "{state}");
         }
+    }
+
+    #[test]
+    fn pods_that_are_drained_by_hand_are_named_and_not_waited_for() {
+        let mut fleet = fleet("Complete", "new", 2);
+        let rollout = fleet.rollout.as_mut().unwrap();
+        (rollout.drained, rollout.zones[0].ready, rollout.reasons) = (vec!["edge-a-0".into()], 1, Vec::new());
+        let told = of(&fleet).unwrap();
+        assert_eq!(told.lines[0], "the rollout of infra/edge is done, but for pods that are drained by hand");
+        assert_eq!(told.lines[2], "  pod edge-a-0 is drained by hand");
+        assert!(told.is_over && !told.is_done);
+        fleet.rollout.as_mut().unwrap().zones[0].updated = 1;
+        assert!(!of(&fleet).unwrap().is_over, "pods are still to be replaced");
     }
 
     #[test]
