@@ -110,6 +110,11 @@ fn zone(facts: &Facts<'_>, in_use: &[(&Value, InUse)], name: Option<&str>, wante
     let replicas = unsigned(in_use.replicas);
     let is_here = |pod: &&Value| pod["metadata"]["labels"][LABEL_ZONE].as_str().unwrap_or_default() == name.unwrap_or_default();
     let has_ended = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
+    let pods: Vec<Pod> =
+        facts.pods.values().filter(is_here).filter(|pod| !has_ended(pod)).map(|one| pod(facts, one, &in_use.drained)).collect();
+    let strategy = &deployment["spec"]["strategy"]["rollingUpdate"];
+    let added = share(&strategy["maxSurge"], in_use.replicas, true);
+    let lacks_pods = count(pods.iter().filter(|pod| pod.state != PodState::Ending)) < replicas.saturating_add(added);
     Some(Zone {
         name: name.map(Arc::from),
         template: in_use.applied.template.clone(),
@@ -118,20 +123,20 @@ fn zone(facts: &Facts<'_>, in_use: &[(&Value, InUse)], name: Option<&str>, wante
         replicas,
         wanted,
         min_ready: policy::min_ready_in(&facts.fleet.spec, name),
-        max_unavailable: max_unavailable(&deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"], in_use.replicas).min(budget),
+        max_unavailable: share(&strategy["maxUnavailable"], in_use.replicas, false).min(budget),
         generation: deployment["metadata"]["generation"].as_i64().unwrap_or(0),
         observed_generation: status["observedGeneration"].as_i64().unwrap_or(0),
         reported: number(&status["replicas"]),
         available: number(&status["availableReplicas"]),
         completed,
-        overdue: progress["reason"] == "ProgressDeadlineExceeded",
-        pods: facts.pods.values().filter(is_here).filter(|pod| !has_ended(pod)).map(|one| pod(facts, one, &in_use.drained)).collect(),
+        overdue: progress["reason"] == "ProgressDeadlineExceeded" && !in_use.paused && lacks_pods,
+        pods,
     })
 }
 
-fn max_unavailable(said: &Value, replicas: i32) -> u32 {
+fn share(said: &Value, replicas: i32, round_up: bool) -> u32 {
     let said: Option<IntOrPercent> = serde_json::from_value(said.clone()).ok();
-    said.and_then(|said| said.of(replicas, false)).map_or(0, unsigned)
+    said.and_then(|said| said.of(replicas, round_up)).map_or(0, unsigned)
 }
 
 fn pod(facts: &Facts<'_>, pod: &Value, drained: &BTreeSet<String>) -> Pod {
@@ -433,6 +438,30 @@ mod tests {
         assert_eq!(state(&world, "a0"), Some((PodState::Ending, true)), "it is there long after its end: its node is lost");
         world.pods.get_mut("a1").unwrap()["status"]["phase"] = json!("Failed");
         assert_eq!(state(&world, "a1"), None);
+    }
+
+    #[test]
+    fn kubernetes_lacks_progress_only_where_it_may_go_on_and_pods_are_lacking() {
+        let mut world = World::new();
+        world.desired = "t2";
+        let (name, mut a) = deployment("a", "t2", 2);
+        a["metadata"]["annotations"][crate::fleet::build::ANNOTATION_TURN] = json!("true");
+        a["status"]["conditions"][1] = json!({"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"});
+        world.deployments.insert(name, a);
+        let stalled = "zone a: Kubernetes makes no progress; see the Events of its Deployment";
+        assert_eq!(world.told(), ("Stalled".to_owned(), stalled.to_owned()));
+        // what Kubernetes said before it was paused says nothing of the template that it got since
+        let paused = |world: &mut World, paused: bool| world.deployments.get_mut("edge-a").unwrap()["spec"]["paused"] = json!(paused);
+        paused(&mut world, true);
+        assert_eq!(world.told(), ("Progressing".to_owned(), "zone a: its pods are replaced".to_owned()));
+        // nor does it take it back before the next pod has gone
+        paused(&mut world, false);
+        world.pods.extend([pod("a2", "a", "t2")]);
+        (
+            world.deployments.get_mut("edge-a").unwrap()["status"]["replicas"],
+            world.deployments.get_mut("edge-a").unwrap()["status"]["availableReplicas"],
+        ) = (json!(3), json!(3));
+        assert_eq!(world.told().0, "Progressing");
     }
 
     #[test]

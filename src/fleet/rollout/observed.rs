@@ -80,7 +80,8 @@ pub struct Zone {
     pub available: u32,
     /// When all of its pods had its template: `lastUpdateTime` of `Progressing` with the reason `NewReplicaSetAvailable`.
     pub completed: Option<Timestamp>,
-    /// Whether `Progressing` has the reason `ProgressDeadlineExceeded`.
+    /// Whether Kubernetes fails to add the pods that it should: `Progressing` has the reason `ProgressDeadlineExceeded`, pods
+    /// are lacking, and the Deployment is not paused. It never takes that reason back while it is.
     pub overdue: bool,
     /// Its pods that have not ended (`Failed`, `Succeeded`), those on their way out included, in the order of their names.
     pub pods: Vec<Pod>,
