@@ -151,6 +151,7 @@ fn pod(facts: &Facts<'_>, pod: &Value, drained: &BTreeSet<String>) -> Pod {
         place,
         template: text(&metadata["annotations"][ANNOTATION_TEMPLATE]).map(Template),
         state: state(pod),
+        crashes_since: time(&metadata["creationTimestamp"]).filter(|_| crashes(facts, pod)),
         node_lost: is_lost(pod, facts.now),
         confirmed,
         streams: connections,
@@ -168,6 +169,21 @@ fn state(pod: &Value) -> PodState {
     let ready = conditions.find(|condition| condition["type"] == "Ready").unwrap_or(&Value::Null);
     let since = time(&ready["lastTransitionTime"]).or_else(|| time(&metadata["creationTimestamp"])).unwrap_or(Timestamp::UNIX_EPOCH);
     if ready["status"] == "True" { PodState::Ready(since) } else { PodState::NotReady(since) }
+}
+
+/// Whether containers of a pod end again and again: neither what ran last nor what runs now held for as long as a rollout
+/// waits.
+fn crashes(facts: &Facts<'_>, pod: &Value) -> bool {
+    let rules = policy::rules(&facts.fleet.spec);
+    let held = |from: &Value, to: Timestamp| time(from).is_some_and(|from| to.duration_since(from) >= rules.min_ready + rules.deadline);
+    let crashes = |container: &Value| {
+        let (last, present) = (&container["lastState"]["terminated"], &container["state"]);
+        let has_held = time(&last["finishedAt"]).is_some_and(|end| held(&last["startedAt"], end));
+        let is_over = has_held || held(&present["running"]["startedAt"], facts.now) || present["terminated"]["exitCode"] == 0;
+        container["restartCount"].as_u64().is_some_and(|restarts| restarts > 0) && !is_over
+    };
+    let lists = ["containerStatuses", "initContainerStatuses"].map(|list| pod["status"][list].as_array());
+    lists.into_iter().flatten().flatten().any(crashes)
 }
 
 /// Whether the node of a pod that is on its way out does not answer: the pod was taken from it for that, or is there long
@@ -461,6 +477,41 @@ mod tests {
             world.deployments.get_mut("edge-a").unwrap()["status"]["replicas"],
             world.deployments.get_mut("edge-a").unwrap()["status"]["availableReplicas"],
         ) = (json!(3), json!(3));
+        assert_eq!(world.told().0, "Progressing");
+    }
+
+    #[test]
+    fn a_pod_that_crashes_again_and_again_is_late_although_it_becomes_ready_each_time() {
+        let mut world = World::new();
+        world.desired = "t2";
+        let (name, mut a) = deployment("a", "t2", 2);
+        a["metadata"]["annotations"][crate::fleet::build::ANNOTATION_TURN] = json!("true");
+        (a["spec"]["paused"], a["status"]["replicas"]) = (json!(true), json!(3));
+        world.deployments.insert(name, a);
+        let crashed = |made: &str, last: [&str; 2], present: Value| {
+            let (name, mut pod) = pod("a2", "a", "t2");
+            pod["metadata"]["creationTimestamp"] = json!(made);
+            pod["status"]["conditions"][0] = json!({"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-31T11:59:50Z"});
+            let last = json!({"terminated": {"startedAt": last[0], "finishedAt": last[1]}});
+            pod["status"]["containerStatuses"] = json!([{"restartCount": 3, "lastState": last, "state": present}]);
+            (name, pod)
+        };
+        let backs_off = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+        let briefly = ["2026-01-31T11:59:00Z", "2026-01-31T11:59:40Z"];
+        // the deadline is 600 s
+        world.pods.extend([crashed("2026-01-31T11:50:10Z", briefly, backs_off.clone())]);
+        assert_eq!(world.told(), ("Progressing".to_owned(), "pod a2 in zone a is not ready".to_owned()));
+        let made = "2026-01-31T11:49:00Z";
+        world.pods.extend([crashed(made, briefly, backs_off.clone())]);
+        assert_eq!(world.told(), ("Stalled".to_owned(), "pod a2 in zone a is not ready and its time is over".to_owned()));
+        let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z"});
+        world.pods.get_mut("a2").unwrap()["status"]["conditions"][0] = ready;
+        world.fleet.spec.rollout.min_ready_seconds = 30;
+        assert_eq!(world.told().0, "Stalled", "it is ready for a moment");
+        // one that ran for long has its time again, and so has one that runs for long
+        world.pods.extend([crashed(made, ["2026-01-31T09:00:00Z", "2026-01-31T11:59:40Z"], backs_off)]);
+        assert_eq!(world.told().0, "Progressing");
+        world.pods.extend([crashed(made, briefly, json!({"running": {"startedAt": "2026-01-31T11:49:10Z"}}))]);
         assert_eq!(world.told().0, "Progressing");
     }
 

@@ -98,6 +98,8 @@ pub struct Pod {
     pub template: Option<Template>,
     /// How it is.
     pub state: PodState,
+    /// When it was made, if its containers end again and again: then it becomes ready anew each time.
+    pub crashes_since: Option<Timestamp>,
     /// Whether its node is gone or does not answer: what is on its way out there is in nobody's way.
     pub node_lost: bool,
     /// Whether its agent has confirmed a configuration that is not too old.
@@ -238,11 +240,14 @@ impl Pod {
 
     /// When it has lacked that for longer than a rollout waits.
     pub(super) fn is_late_at(&self, rules: &Rules) -> Option<Timestamp> {
-        match self.state {
-            PodState::NotReady(since) => since.checked_add(rules.deadline).ok(),
-            PodState::Ready(_) => self.counts_at(rules)?.checked_add(rules.deadline).ok(),
-            PodState::Ending => None,
-        }
+        let late = |since: Timestamp| since.checked_add(rules.deadline).ok();
+        let now = match self.state {
+            PodState::NotReady(since) => late(since),
+            PodState::Ready(_) => self.counts_at(rules).and_then(late),
+            PodState::Ending => return None,
+        };
+        let from_its_start = self.crashes_since.and_then(|made| late(made.checked_add(rules.min_ready).ok()?));
+        [now, from_its_start].into_iter().flatten().min()
     }
 }
 

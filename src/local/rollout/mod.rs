@@ -152,6 +152,7 @@ impl Rollout {
             place: seen.zone.clone(),
             template: Some(seen.template.clone()),
             state: seen.state,
+            crashes_since: None,
             node_lost: false,
             confirmed: seen.confirmed,
             streams: 0,

@@ -20,6 +20,7 @@ fn pod(name: &str) -> Pod {
         place: None,
         template: Some(template("old")),
         state: PodState::Ready(at(0)),
+        crashes_since: None,
         node_lost: false,
         confirmed: true,
         streams: 0,
@@ -224,6 +225,11 @@ fn a_template_that_does_not_become_ready_stalls_and_is_given_up_where_that_is_as
     assert_eq!(decide(&fleet).action, Some(Action::Abort(template("new"))));
     fleet.stable = None;
     assert_eq!(reason(&fleet), stalled);
+    let late = fleet.clone();
+    (fleet.zones[0].pods[3].drained, fleet.zones[0].pods[3].asked) = (true, Some(Asked::Pod));
+    (fleet.stable, fleet.rules.auto_abort) = (Some(template("old")), true);
+    assert_eq!(reason(&fleet), waits("pod a3 in zone a is drained by hand"), "whoever drains it does not give the template up");
+    fleet = late;
     fleet.zones[0].pods[3].node_lost = true;
     assert_eq!(reason(&fleet), waits("pod a3 in zone a is not ready"));
 }

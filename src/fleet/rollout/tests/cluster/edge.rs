@@ -31,6 +31,7 @@ impl Cluster {
                 State::Ready(since) => PodState::Ready(Self::time(since)),
                 State::Ending(_) => PodState::Ending,
             },
+            crashes_since: None,
             node_lost: zone.lost,
             confirmed: pod.confirmed,
             streams: pod.streams,
