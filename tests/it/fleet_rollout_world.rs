@@ -451,7 +451,14 @@ impl World {
         metadata["namespace"] = json!("infra");
         metadata["labels"]["pod-template-hash"] = json!(set.hash);
         metadata["labels"][NODE_ZONE] = json!(zone);
-        metadata["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name, "uid": spec.uid}]);
+        let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name, "uid": spec.uid});
+        let name = format!("{}-{}", spec.name, set.hash);
+        let of_set = json!({"namespace": "infra", "name": name, "ownerReferences": [owner]});
+        let replica_set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": of_set});
+        let uid = self.server.put(&replica_set).unwrap()["metadata"]["uid"].clone();
+        // by the Deployment all that is of it is found here
+        let set_owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": uid, "controller": true});
+        metadata["ownerReferences"] = json!([owner, set_owner]);
         // the containers of a pod are nobody's concern here
         let grace = &set.template["spec"]["terminationGracePeriodSeconds"];
         let pod = json!({"nodeName": format!("node-{zone}-{number}"), "terminationGracePeriodSeconds": grace});

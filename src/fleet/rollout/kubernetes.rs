@@ -59,7 +59,10 @@ pub fn observe(facts: &Facts<'_>) -> Observed {
     let budget = unsigned(budget::pods(spec));
     let sizes = sizes(spec, &in_use);
     let zones: Vec<Zone> = sizes.iter().filter_map(|(name, wanted)| zone(facts, &in_use, name.as_deref(), *wanted, budget)).collect();
-    let total: u32 = zones.iter().map(|zone| zone.wanted.unwrap_or(zone.replicas)).sum();
+    let lacks = |name: Option<&str>| zones.iter().all(|zone| zone.name.as_deref() != name);
+    let missing: Vec<&(Option<String>, Option<u32>)> = sizes.iter().filter(|(name, _)| lacks(name.as_deref())).collect();
+    let there: u32 = zones.iter().map(|zone| zone.wanted.unwrap_or(zone.replicas)).sum();
+    let total = there + missing.iter().filter_map(|(_, wanted)| *wanted).sum::<u32>();
     let aborted = facts.verbs.aborted.as_deref().map(template);
     let stable = facts.verbs.stable.as_deref().map(template);
     let is_aborted = aborted.as_ref() == Some(facts.desired);
@@ -69,7 +72,7 @@ pub fn observe(facts: &Facts<'_>) -> Observed {
     };
     let stable = stable.filter(|stable| !is_aborted || in_use.iter().all(|(_, in_use)| has(in_use, stable)));
     Observed {
-        synced: facts.agents_known && zones.len() == sizes.len(),
+        synced: facts.agents_known,
         desired: facts.desired.clone(),
         stable,
         aborted,
@@ -78,6 +81,7 @@ pub fn observe(facts: &Facts<'_>) -> Observed {
         min_ready: policy::min_ready(spec, total, budget),
         budget,
         rules: policy::rules(spec),
+        missing: missing.into_iter().map(|(name, _)| name.as_deref().map(Arc::from)).collect(),
         zones,
     }
 }
@@ -109,9 +113,18 @@ fn zone(facts: &Facts<'_>, in_use: &[(&Value, InUse)], name: Option<&str>, wante
     let completed = (progress["reason"] == "NewReplicaSetAvailable").then(|| time(&progress["lastUpdateTime"])).flatten();
     let replicas = unsigned(in_use.replicas);
     let is_here = |pod: &&Value| pod["metadata"]["labels"][LABEL_ZONE].as_str().unwrap_or_default() == name.unwrap_or_default();
+    // what else has our labels, Kubernetes does not count
+    let is_owner = |owner: &Value| owner["kind"] == "ReplicaSet" && owner["controller"] == true;
+    let is_ours = |pod: &&Value| pod["metadata"]["ownerReferences"].as_array().into_iter().flatten().any(is_owner);
     let has_ended = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
-    let pods: Vec<Pod> =
-        facts.pods.values().filter(is_here).filter(|pod| !has_ended(pod)).map(|one| pod(facts, one, &in_use.drained)).collect();
+    let pods: Vec<Pod> = facts
+        .pods
+        .values()
+        .filter(is_here)
+        .filter(is_ours)
+        .filter(|pod| !has_ended(pod))
+        .map(|one| pod(facts, one, &in_use.drained))
+        .collect();
     let strategy = &deployment["spec"]["strategy"]["rollingUpdate"];
     let added = share(&strategy["maxSurge"], in_use.replicas, true);
     let lacks_pods = count(pods.iter().filter(|pod| pod.state != PodState::Ending)) < replicas.saturating_add(added);
@@ -255,7 +268,8 @@ pub fn describe(observed: &Observed, decision: &Decision, now: Timestamp) -> Rol
 }
 
 fn state_of(observed: &Observed, decision: &Decision) -> &'static str {
-    let is_rolling = observed.zones.iter().any(|zone| observed.target() != Some(&zone.template) || zone.is_mixed());
+    let is_rolling =
+        !observed.missing.is_empty() || observed.zones.iter().any(|zone| observed.target() != Some(&zone.template) || zone.is_mixed());
     match decision.reasons.first().map(|reason| reason.why) {
         _ if observed.frozen => "Frozen",
         Some(Why::Stalled) => "Stalled",
@@ -291,7 +305,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::api::{Meta, Pairs};
-    use crate::fleet::rollout::step;
+    use crate::fleet::rollout::{Action, Change, step};
     use crate::report::Kind;
     use serde_json::json;
 
@@ -318,7 +332,8 @@ mod tests {
     fn pod(name: &str, zone: &str, template: &str) -> (String, Value) {
         let object = json!({
             "metadata": {"name": name, "labels": {LABEL_ZONE: zone, NODE_ZONE: zone}, "annotations": {ANNOTATION_TEMPLATE: template},
-                "creationTimestamp": "2026-01-31T10:00:00Z"},
+                "creationTimestamp": "2026-01-31T10:00:00Z",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "edge-1", "controller": true}]},
             "spec": {"nodeName": format!("node-{zone}")},
             "status": {"phase": "Running", "conditions": [
                 {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T10:01:00Z"},
@@ -411,14 +426,53 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_decided_before_agents_could_speak_or_while_a_zone_has_no_deployment() {
+    fn nothing_is_decided_before_agents_could_speak() {
         let mut world = World::new();
         assert!(world.observed().synced);
         world.agents_known = false;
         assert!(!world.observed().synced);
-        world.agents_known = true;
-        world.deployments.remove("edge-b");
-        assert!(!world.observed().synced);
+    }
+
+    #[test]
+    fn a_zone_without_a_deployment_is_waited_for_and_the_others_are_looked_after() {
+        let mut world = World::new();
+        let b = world.deployments.remove("edge-b").unwrap();
+        let observed = world.observed();
+        assert_eq!((observed.missing.len(), observed.min_ready), (1, 3));
+        assert_eq!(world.told(), ("Progressing".to_owned(), "zone b has no Deployment".to_owned()));
+        world.desired = "t2";
+        assert_eq!(world.told(), ("Progressing".to_owned(), "zone a waits: zone b has no Deployment".to_owned()));
+        // nothing of that is what the whole fleet runs
+        world.fleet.meta.annotations = Pairs::default();
+        world.desired = "t1";
+        let action = |world: &World| step(&world.observed(), NOW.parse().unwrap()).action;
+        assert_eq!(action(&world), None);
+        // what is under way is stopped, and what adds pods is done
+        world.annotate(&[]);
+        let mut a = world.deployments["edge-a"].clone();
+        a["spec"]["replicas"] = json!(1);
+        let change = |change: Change| Some(Action::Zone(Some("a".into()), change));
+        world.deployments.insert("edge-a".to_owned(), a);
+        assert_eq!(action(&world), change(Change::Scale(2)));
+        world.desired = "t2";
+        world.deployments = [deployment("a", "t2", 2)].into();
+        assert_eq!(action(&world), change(Change::Pause));
+        world.deployments = BTreeMap::new();
+        assert_eq!(world.told(), ("Progressing".to_owned(), "zone a has no Deployment".to_owned()));
+        world.deployments = [deployment("a", "t1", 2), ("edge-b".to_owned(), b)].into();
+        assert_eq!(world.observed().missing, []);
+    }
+
+    #[test]
+    fn a_pod_that_only_has_our_labels_is_not_ours() {
+        let mut world = World::new();
+        for owners in [Value::Null, json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "edge", "controller": true}])] {
+            let (name, mut stray) = pod("stray", "a", "t0");
+            stray["metadata"]["ownerReferences"] = owners;
+            world.pods.insert(name, stray);
+            assert_eq!(world.observed().zones[0].pods.len(), 2);
+            assert_eq!(world.told(), ("Complete".to_owned(), "all zones run the desired template".to_owned()));
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ pub struct Template(pub Arc<str>);
 /// A fleet as it is and as it is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// Whether it can be decided on: this replica leads, every listed zone has its Deployment, agents had time to report
-    /// since it started to lead, all Deployments were read at one moment, and the pods after that.
+    /// Whether it can be decided on: this replica leads, agents had time to report since it started to lead, all Deployments
+    /// that there are were read at one moment, and the pods after that.
     pub synced: bool,
     /// The template that the spec asks for. A restart by hand is a template of its own: it holds the time of the restart.
     pub desired: Template,
@@ -36,6 +36,8 @@ pub struct Observed {
     /// The zones in the order in which they are changed; one without a name where none are listed. A zone that is listed no
     /// more is here as long as its Deployment is, with 0 pods wanted.
     pub zones: Vec<Zone>,
+    /// Zones that have no Deployment, although they are to have one.
+    pub missing: Vec<Option<Arc<str>>>,
 }
 
 /// How a rollout goes, as the spec says it.
@@ -156,7 +158,7 @@ impl Observed {
 impl Zone {
     /// How people call it.
     pub(super) fn label(&self) -> String {
-        self.name.as_ref().map_or_else(|| "the fleet".to_owned(), |name| format!("zone {name}"))
+        label(self.name.as_ref())
     }
 
     /// Its pods that are not on their way out.
@@ -249,6 +251,10 @@ impl Pod {
         let from_its_start = self.crashes_since.and_then(|made| late(made.checked_add(rules.min_ready).ok()?));
         [now, from_its_start].into_iter().flatten().min()
     }
+}
+
+pub(super) fn label(zone: Option<&Arc<str>>) -> String {
+    zone.map_or_else(|| "the fleet".to_owned(), |name| format!("zone {name}"))
 }
 
 pub(super) fn count<T>(items: impl Iterator<Item = T>) -> u32 {

@@ -117,6 +117,7 @@ impl Rollout {
             budget: wanted.disruptions.max(missing),
             rules: wanted.rules,
             zones,
+            missing: Vec::new(),
         }
     }
 

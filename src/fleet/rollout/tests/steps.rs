@@ -64,6 +64,7 @@ fn fleet() -> Observed {
         budget: 1,
         rules: Rules { min_ready: seconds(30), deadline: seconds(600), between_zones: seconds(0), auto_abort: false },
         zones: vec![zone("a"), zone("b")],
+        missing: Vec::new(),
     }
 }
 

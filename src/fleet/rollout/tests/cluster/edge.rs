@@ -72,6 +72,7 @@ impl Cluster {
                 auto_abort: self.settings.auto_abort,
             },
             zones: self.zones.iter().enumerate().map(zone).collect(),
+            missing: Vec::new(),
         }
     }
 
