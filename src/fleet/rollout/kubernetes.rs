@@ -15,8 +15,11 @@ use std::sync::Arc;
 const NODE_ZONE: &str = "topology.kubernetes.io/zone";
 /// The annotation of a pod that says how readily it goes when there are to be fewer.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-/// A pod that is still there so long after the end of its grace period is on a node that does not answer.
+/// A pod that was not ready when its deletion began, and is still there so long after the end of its grace period, is on a
+/// node that does not answer.
 const BEYOND_GRACE: SignedDuration = SignedDuration::from_secs(60);
+/// So is one that was ready, so long after that: clocks do not differ by as much.
+const FAR_BEYOND_GRACE: SignedDuration = SignedDuration::from_hours(1);
 /// Characters of a message that a status holds.
 const MESSAGE: usize = 1024;
 /// Reasons that a message tells.
@@ -178,8 +181,7 @@ fn state(pod: &Value) -> PodState {
     if !metadata["deletionTimestamp"].is_null() {
         return PodState::Ending;
     }
-    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    let ready = conditions.find(|condition| condition["type"] == "Ready").unwrap_or(&Value::Null);
+    let ready = condition(pod, "Ready");
     let since = time(&ready["lastTransitionTime"]).or_else(|| time(&metadata["creationTimestamp"])).unwrap_or(Timestamp::UNIX_EPOCH);
     if ready["status"] == "True" { PodState::Ready(since) } else { PodState::NotReady(since) }
 }
@@ -200,12 +202,22 @@ fn crashes(facts: &Facts<'_>, pod: &Value) -> bool {
 }
 
 /// Whether the node of a pod that is on its way out does not answer: the pod was taken from it for that, or is there long
-/// after its grace period.
+/// after its grace period. Kubernetes marks the pods of such a node as not ready before it takes them. Who was ready until
+/// then drains, whatever took it: a taint drives pods from nodes that are well, too.
 fn is_lost(pod: &Value, now: Timestamp) -> bool {
-    let Some(ends) = time(&pod["metadata"]["deletionTimestamp"]) else { return false };
+    let metadata = &pod["metadata"];
+    let Some(ends) = time(&metadata["deletionTimestamp"]) else { return false };
+    let grace = SignedDuration::from_secs(metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0));
+    let is_taken = condition(pod, "DisruptionTarget")["reason"] == "DeletionByTaintManager";
+    let ready = condition(pod, "Ready");
+    let was_unready = ready["status"] != "True" && time(&ready["lastTransitionTime"]).is_none_or(|since| since <= ends - grace);
+    let beyond = now.duration_since(ends);
+    was_unready && (is_taken || beyond > BEYOND_GRACE) || beyond > FAR_BEYOND_GRACE
+}
+
+fn condition<'p>(pod: &'p Value, kind: &str) -> &'p Value {
     let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    let is_taken = conditions.any(|condition| condition["type"] == "DisruptionTarget" && condition["reason"] == "DeletionByTaintManager");
-    is_taken || now.duration_since(ends) > BEYOND_GRACE
+    conditions.find(|condition| condition["type"] == *kind).unwrap_or(&Value::Null)
 }
 
 fn time(value: &Value) -> Option<Timestamp> {
@@ -567,6 +579,31 @@ mod tests {
         assert_eq!(world.told().0, "Progressing");
         world.pods.extend([crashed(made, briefly, json!({"running": {"startedAt": "2026-01-31T11:49:10Z"}}))]);
         assert_eq!(world.told().0, "Progressing");
+    }
+
+    #[test]
+    fn a_pod_that_was_ready_when_its_deletion_began_drains_and_is_not_lost() {
+        let is_lost = |ready: (&str, &str), ends: &str, taken: bool| {
+            let (_, mut pod) = pod("a0", "a", "t1");
+            (pod["metadata"]["deletionTimestamp"], pod["metadata"]["deletionGracePeriodSeconds"]) = (json!(ends), json!(120));
+            let taken = taken.then(|| json!({"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}));
+            let ready = json!({"type": "Ready", "status": ready.0, "lastTransitionTime": ready.1});
+            pod["status"]["conditions"] = [Some(ready), taken].into_iter().flatten().collect();
+            super::is_lost(&pod, NOW.parse().unwrap())
+        };
+        // a deletion that began at 11:59
+        let ends = "2026-01-31T12:01:00Z";
+        assert!(!is_lost(("True", "2026-01-31T10:01:00Z"), ends, true), "a taint of a node that is well");
+        assert!(!is_lost(("False", "2026-01-31T11:59:45Z"), ends, true), "it stops");
+        assert!(is_lost(("False", "2026-01-31T11:59:00Z"), ends, true), "its node does not answer");
+        assert!(is_lost(("Unknown", "2026-01-31T11:54:00Z"), ends, true));
+        assert!(!is_lost(("False", "2026-01-31T11:54:00Z"), ends, false));
+        // one that should be gone
+        let ends = "2026-01-31T11:58:00Z";
+        assert!(!is_lost(("True", "2026-01-31T10:01:00Z"), ends, false), "our clock may be wrong");
+        assert!(is_lost(("False", "2026-01-31T11:50:00Z"), ends, false));
+        // a node that was lost after that is in nobody's way for ever
+        assert!(is_lost(("False", "2026-01-31T10:59:30Z"), "2026-01-31T10:59:00Z", false));
     }
 
     #[test]
