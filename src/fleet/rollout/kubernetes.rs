@@ -58,7 +58,8 @@ pub struct Facts<'f> {
 /// What the planner decides on.
 pub fn observe(facts: &Facts<'_>) -> Observed {
     let spec = &facts.fleet.spec;
-    let in_use: Vec<(&Value, InUse)> = facts.deployments.values().map(|deployment| (deployment, InUse::of(deployment))).collect();
+    let in_use = facts.deployments.values().map(|deployment| (deployment, InUse::of(deployment)));
+    let in_use: Vec<(&Value, InUse)> = in_use.filter(|(_, in_use)| !is_left_behind(facts, in_use)).collect();
     let budget = unsigned(budget::pods(spec));
     let sizes = sizes(spec, &in_use);
     let zones: Vec<Zone> = sizes.iter().filter_map(|(name, wanted)| zone(facts, &in_use, name.as_deref(), *wanted, budget)).collect();
@@ -97,6 +98,14 @@ fn unsigned(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
+/// Whether a Deployment is of a zone that is listed no more, and has nothing left: it is written no more, only removed.
+fn is_left_behind(facts: &Facts<'_>, in_use: &InUse) -> bool {
+    let (spec, zone) = (&facts.fleet.spec, in_use.zone.as_deref());
+    let is_listed = || deployment::zones(spec, spec.total_replicas()).iter().any(|(listed, _)| *listed == zone);
+    let mut pods = facts.pods.values().filter(|pod| is_of(pod, zone));
+    in_use.is_empty && !is_listed() && pods.all(|pod| is_lost(pod, facts.now))
+}
+
 /// The zones in their order with the pods that are wanted there: listed ones, then those that are listed no more.
 fn sizes(spec: &IngressDeploymentSpec, in_use: &[(&Value, InUse)]) -> Vec<(Option<String>, Option<u32>)> {
     let mut listed = deployment::zones(spec, spec.total_replicas());
@@ -115,19 +124,7 @@ fn zone(facts: &Facts<'_>, in_use: &[(&Value, InUse)], name: Option<&str>, wante
     let progress = conditions.find(|condition| condition["type"] == "Progressing").unwrap_or(&Value::Null);
     let completed = (progress["reason"] == "NewReplicaSetAvailable").then(|| time(&progress["lastUpdateTime"])).flatten();
     let replicas = unsigned(in_use.replicas);
-    let is_here = |pod: &&Value| pod["metadata"]["labels"][LABEL_ZONE].as_str().unwrap_or_default() == name.unwrap_or_default();
-    // what else has our labels, Kubernetes does not count
-    let is_owner = |owner: &Value| owner["kind"] == "ReplicaSet" && owner["controller"] == true;
-    let is_ours = |pod: &&Value| pod["metadata"]["ownerReferences"].as_array().into_iter().flatten().any(is_owner);
-    let has_ended = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
-    let pods: Vec<Pod> = facts
-        .pods
-        .values()
-        .filter(is_here)
-        .filter(is_ours)
-        .filter(|pod| !has_ended(pod))
-        .map(|one| pod(facts, one, &in_use.drained))
-        .collect();
+    let pods: Vec<Pod> = facts.pods.values().filter(|pod| is_of(pod, name)).map(|one| pod(facts, one, &in_use.drained)).collect();
     let strategy = &deployment["spec"]["strategy"]["rollingUpdate"];
     let added = share(&strategy["maxSurge"], in_use.replicas, true);
     let lacks_pods = count(pods.iter().filter(|pod| pod.state != PodState::Ending)) < replicas.saturating_add(added);
@@ -148,6 +145,16 @@ fn zone(facts: &Facts<'_>, in_use: &[(&Value, InUse)], name: Option<&str>, wante
         overdue: progress["reason"] == "ProgressDeadlineExceeded" && !in_use.paused && lacks_pods,
         pods,
     })
+}
+
+/// Whether a pod is of `zone`, and has not ended.
+fn is_of(pod: &Value, zone: Option<&str>) -> bool {
+    let metadata = &pod["metadata"];
+    // what else has our labels, Kubernetes does not count
+    let is_owner = |owner: &Value| owner["kind"] == "ReplicaSet" && owner["controller"] == true;
+    metadata["labels"][LABEL_ZONE].as_str().unwrap_or_default() == zone.unwrap_or_default()
+        && metadata["ownerReferences"].as_array().into_iter().flatten().any(is_owner)
+        && !matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"))
 }
 
 fn share(said: &Value, replicas: i32, round_up: bool) -> u32 {
@@ -473,6 +480,22 @@ mod tests {
         assert_eq!(world.told(), ("Progressing".to_owned(), "zone a has no Deployment".to_owned()));
         world.deployments = [deployment("a", "t1", 2), ("edge-b".to_owned(), b)].into();
         assert_eq!(world.observed().missing, []);
+    }
+
+    #[test]
+    fn a_zone_that_is_listed_no_more_and_has_nothing_left_is_not_asked_for_anything() {
+        let mut world = World::new();
+        world.fleet.spec.zones.remove(1);
+        world.fleet.spec.replicas = Some(2);
+        // as long as it is there, it has another template than is asked for
+        let (name, mut b) = deployment("b", "t0", 0);
+        b["spec"]["paused"] = json!(true);
+        world.deployments.insert(name, b);
+        let names = |world: &World| world.observed().zones.into_iter().filter_map(|zone| zone.name).collect::<Vec<_>>();
+        assert_eq!(names(&world), ["a".into(), "b".into()], "its pods are there");
+        world.pods.retain(|name, _| !name.starts_with('b'));
+        assert_eq!(names(&world), ["a".into()]);
+        assert_eq!(world.told(), ("Complete".to_owned(), "all zones run the desired template".to_owned()));
     }
 
     #[test]
