@@ -101,6 +101,8 @@ pub struct IngressDeployment {
     .message("zones[].minReady is at most the number of pods of the zone"))]
 #[x_kube(validation = Rule::new("!has(self.rollout.minReady) || self.rollout.minReady != (has(self.replicas) ? self.replicas : has(self.autoscaling) ? self.autoscaling.minReplicas : has(self.zones) && self.zones.exists(z, has(z.replicas)) ? self.zones.map(z, has(z.replicas) ? z.replicas : 0).sum() : 2) || self.publishing.type != 'HostNetwork' && (!has(self.rollout.maxSurge) || self.rollout.maxSurge != 0 && self.rollout.maxSurge != '0%')")
     .message("rollout.minReady leaves no pod to replace where none may be added: lower it, or allow maxSurge"))]
+#[x_kube(validation = Rule::new("!has(self.zones) || self.publishing.type != 'HostNetwork' && (!has(self.rollout.maxSurge) || self.rollout.maxSurge != 0 && self.rollout.maxSurge != '0%') || [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31].all(i, i >= self.zones.size() || !has(self.zones[i].minReady) || self.zones[i].minReady == 0 || self.zones[i].minReady != (has(self.zones[i].replicas) ? self.zones[i].replicas : ((has(self.replicas) ? self.replicas : has(self.autoscaling) ? self.autoscaling.minReplicas : 2) + self.zones.size() - 1 - i) / self.zones.size()))")
+    .message("zones[].minReady leaves no pod to replace where none may be added: lower it, or allow maxSurge"))]
 pub struct IngressDeploymentSpec {
     /// The `IngressClass` whose Ingresses the fleet serves. It cannot be changed: a second fleet serves another one.
     #[schemars(length(min = 1, max = 253), pattern(patterns::DNS_NAME))]

@@ -185,14 +185,22 @@ impl Rules<'_> {
             let field = format!("spec.rollout.zonePolicy.order[{index}]");
             self.hold(is_listed, field, "rollout.zonePolicy.order names listed zones only");
         }
+        let none_added =
+            spec.publishing.kind == PublishingType::HostNetwork || rollout.max_surge.as_ref().is_some_and(IntOrPercent::is_zero);
         let zones = i32::try_from(spec.zones.len()).unwrap_or(i32::MAX).max(1);
-        for (index, zone) in spec.zones.iter().enumerate() {
+        for ((index, zone), place) in spec.zones.iter().enumerate().zip(0_i32..) {
             let pods = zone.replicas.unwrap_or(total / zones);
+            let all = zone.replicas.unwrap_or(total / zones + i32::from(place < total % zones));
             let field = format!("spec.zones[{index}].minReady");
             self.hold(
                 zone.min_ready.is_none_or(|least| least <= pods),
-                field,
+                field.clone(),
                 "zones[].minReady is at most the number of pods of the zone",
+            );
+            self.hold(
+                !none_added || zone.min_ready.is_none_or(|least| least == 0 || least != all),
+                field,
+                "zones[].minReady leaves no pod to replace where none may be added: lower it, or allow maxSurge",
             );
         }
         let Some(least) = rollout.min_ready else { return };
@@ -203,8 +211,6 @@ impl Rules<'_> {
             "spec.disruption.maxUnavailable",
             "rollout.minReady and disruption.maxUnavailable are together at most the number of pods: evictions may take what the budget allows",
         );
-        let none_added =
-            spec.publishing.kind == PublishingType::HostNetwork || rollout.max_surge.as_ref().is_some_and(IntOrPercent::is_zero);
         self.hold(
             least != total || !none_added,
             "spec.rollout.minReady",
@@ -675,6 +681,12 @@ mod tests {
                 "spec rollout.minReady leaves no pod to replace where none may be added: lower it, or allow maxSurge",
                 json!({"replicas": 3, "rollout": {"minReady": 3, "maxSurge": 0}}),
                 "spec.rollout.minReady",
+            ),
+            (
+                "spec zones[].minReady leaves no pod to replace where none may be added: lower it, or allow maxSurge",
+                json!({"replicas": 3, "zones": [{"name": "a", "minReady": 1}, {"name": "b", "minReady": 1}],
+                    "publishing": {"type": "HostNetwork"}}),
+                "spec.zones[1].minReady",
             ),
             (
                 "spec.drain.deregistrationDelay at most 15m",

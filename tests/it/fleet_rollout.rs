@@ -12,6 +12,7 @@ use haproxy_fleet::fleet::build::{ANNOTATION_DRAINED, ANNOTATION_TEMPLATE, Fleet
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -182,6 +183,59 @@ async fn a_template_that_never_becomes_ready_is_taken_back_where_that_is_asked_f
     assert!(cluster.is_all("edge-b", "1"));
     cluster.rests(10 * MINUTE, "taken back").await;
     cluster.assert_nothing_went_wrong("a template that is taken back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_that_is_bad_from_its_creation_is_mended_by_another_template() {
+    for auto_abort in [false, true] {
+        let mut fleet = two_zones();
+        json_patch::merge(&mut fleet, &json!({"rollout": {"zonePolicy": {"autoAbort": auto_abort}}}));
+        json_patch::merge(&mut fleet, &version("bad"));
+        let cluster = Cluster::new();
+        cluster.put(spec(&fleet));
+        let operator = cluster.operator(Plan::default());
+        let is_overdue = |name: &str| cluster.deployment(name)["status"].to_string().contains("ProgressDeadlineExceeded");
+        cluster.until("Kubernetes gives it up", || is_overdue("edge-a") && is_overdue("edge-b")).await;
+        cluster.put(version("2"));
+        cluster.serves("2", "mended").await;
+        says(&cluster, &operator, "Complete").await;
+        assert!(cluster.fleet()["metadata"]["annotations"][ANNOTATION_ABORT].is_null());
+        cluster.assert_nothing_went_wrong("bad from its creation");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_whose_pods_are_denied_goes_on_when_they_are_not_any_more() {
+    let (cluster, operator) = Cluster::with(two_zones()).await;
+    cluster.quota.store(4, Ordering::Relaxed);
+    cluster.put(version("2"));
+    let rollout = says(&cluster, &operator, "Stalled").await;
+    assert!(rollout.message.starts_with("zone a: Kubernetes makes no progress"), "{}", rollout.message);
+    cluster.rests(10 * MINUTE, "denied").await;
+    assert_eq!((cluster.is_all("edge-a", "1"), cluster.is_all("edge-b", "1"), cluster.ready()), (true, true, 4));
+    // another template is tried, and denied
+    cluster.put(version("3"));
+    says(&cluster, &operator, "Progressing").await;
+    says(&cluster, &operator, "Stalled").await;
+    cluster.quota.store(usize::MAX, Ordering::Relaxed);
+    cluster.serves("3", "allowed").await;
+    says(&cluster, &operator, "Complete").await;
+    cluster.assert_nothing_went_wrong("pods that are denied");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_that_is_taken_back_for_pods_that_were_denied_leaves_the_next_template_its_time() {
+    let mut fleet = two_zones();
+    fleet["rollout"] = json!({"zonePolicy": {"autoAbort": true}});
+    let (cluster, operator) = Cluster::with(fleet).await;
+    cluster.quota.store(4, Ordering::Relaxed);
+    cluster.put(version("2"));
+    let aborted = |operator: &Operator| rollout(operator).state == "Aborted";
+    cluster.until("taken back", || aborted(&operator) && cluster.is_at("1")).await;
+    cluster.quota.store(usize::MAX, Ordering::Relaxed);
+    cluster.put(version("3"));
+    cluster.serves("3", "the next one").await;
+    cluster.assert_nothing_went_wrong("taken back and mended");
 }
 
 #[tokio::test(start_paused = true)]

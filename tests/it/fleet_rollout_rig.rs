@@ -19,6 +19,7 @@ use haproxy_fleet::fleet::rollout::kubernetes::Said;
 use kube::Client;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -61,6 +62,8 @@ pub(crate) struct Cluster {
     pub(crate) server: ApiServer,
     pub(crate) onlooker: Arc<Onlooker>,
     start: Instant,
+    /// Pods that a quota lets there be.
+    pub(crate) quota: Arc<AtomicUsize>,
     view: Mutex<Arc<View>>,
     task: JoinHandle<()>,
 }
@@ -91,8 +94,9 @@ impl Cluster {
     pub(crate) fn new() -> Self {
         let (server, start) = (api_server(), Instant::now());
         let onlooker = Arc::new(Onlooker::new(start));
-        let world = World::new(server.clone(), start, Arc::clone(&onlooker));
-        Self { server, onlooker, start, view: Mutex::default(), task: tokio::spawn(world.run()) }
+        let quota = Arc::new(AtomicUsize::new(usize::MAX));
+        let world = World::new(server.clone(), start, Arc::clone(&onlooker), Arc::clone(&quota));
+        Self { server, onlooker, start, quota, view: Mutex::default(), task: tokio::spawn(world.run()) }
     }
 
     /// A cluster with a fleet whose pods all serve, and its operator.

@@ -10,6 +10,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -17,6 +18,8 @@ use tokio::time::Instant;
 const EPOCH: &str = "2026-01-01T00:00:00Z";
 /// How often everything is looked at.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
+/// When a pod that was denied is asked for again.
+const DENIED: Duration = Duration::from_secs(3);
 /// The annotation of a pod by which tests tell templates apart. What is of one that begins so never becomes ready.
 pub(crate) const VERSION: &str = "example.com/version";
 pub(crate) const BAD: &str = "bad";
@@ -269,6 +272,8 @@ pub(crate) struct World {
     ends: BTreeMap<String, Instant>,
     /// Up to here everything was looked at.
     version: u64,
+    /// Pods that a quota lets there be.
+    quota: Arc<AtomicUsize>,
     /// When time alone changes something.
     due: Option<Instant>,
     view: Arc<View>,
@@ -295,9 +300,9 @@ impl View {
 }
 
 impl World {
-    pub(crate) fn new(server: ApiServer, start: Instant, onlooker: Arc<Onlooker>) -> Self {
+    pub(crate) fn new(server: ApiServer, start: Instant, onlooker: Arc<Onlooker>, quota: Arc<AtomicUsize>) -> Self {
         let (sets, starts, ends, view) = Default::default();
-        Self { server, start, onlooker, sets, starts, ends, version: 0, due: None, view }
+        Self { server, start, onlooker, sets, starts, ends, version: 0, quota, due: None, view }
     }
 
     pub(crate) async fn run(mut self) {
@@ -398,7 +403,11 @@ impl World {
             let mine: Vec<Value> = self.view().pods.iter().filter(|pod| is_mine(pod)).cloned().collect();
             let there = i64::try_from(mine.len()).unwrap();
             for _ in there..set.size {
-                self.make(spec, set);
+                if self.server.all("v1", "Pod").len() < self.quota.load(Ordering::Relaxed) {
+                    self.make(spec, set);
+                } else {
+                    self.wait_until(Instant::now() + DENIED);
+                }
             }
             if there > set.size {
                 self.take(spec, mine, usize::try_from(there - set.size).unwrap(), cause);
@@ -442,7 +451,14 @@ impl World {
         metadata["namespace"] = json!("infra");
         metadata["labels"]["pod-template-hash"] = json!(set.hash);
         metadata["labels"][NODE_ZONE] = json!(zone);
-        metadata["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name, "uid": spec.uid}]);
+        let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.name, "uid": spec.uid});
+        let name = format!("{}-{}", spec.name, set.hash);
+        let of_set = json!({"namespace": "infra", "name": name, "ownerReferences": [owner]});
+        let replica_set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": of_set});
+        let uid = self.server.put(&replica_set).unwrap()["metadata"]["uid"].clone();
+        // by the Deployment all that is of it is found here
+        let set_owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": uid, "controller": true});
+        metadata["ownerReferences"] = json!([owner, set_owner]);
         // the containers of a pod are nobody's concern here
         let grace = &set.template["spec"]["terminationGracePeriodSeconds"];
         let pod = json!({"nodeName": format!("node-{zone}-{number}"), "terminationGracePeriodSeconds": grace});

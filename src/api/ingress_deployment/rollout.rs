@@ -96,7 +96,8 @@ impl Default for Rollout {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Disruption {
-    /// Pods that may be missing at a time. If nothing is said: one of two or three, a quarter of more.
+    /// Pods that may be missing at a time. If nothing is said: one of two or three, a quarter of more,
+    /// and not more than `rollout.minReady` and `zones[].minReady` leave, but one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_unavailable: Option<i32>,

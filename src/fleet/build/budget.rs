@@ -1,8 +1,8 @@
 //! The `PodDisruptionBudget` over all pods of a fleet: exactly one, as two that select one pod make evictions fail. It always
 //! allows one pod, so that no node is undrainable.
 
-use super::{Desired, Fleet, Group, Ownership};
-use crate::api::IngressDeploymentSpec;
+use super::{Desired, Fleet, Group, Ownership, deployment};
+use crate::api::{IngressDeploymentSpec, Zone};
 use serde_json::json;
 
 const GROUP: Group = Group { api_version: "policy/v1", kind: "PodDisruptionBudget", plural: "poddisruptionbudgets" };
@@ -23,8 +23,15 @@ pub(super) fn budget(fleet: Fleet<'_>) -> Option<Desired> {
 }
 
 /// How many pods may be missing at a time, through evictions and through what the operator does: as said, else one of two
-/// or three and a quarter of more. An integer: Kubernetes would round a share up.
+/// or three and a quarter of more, as far as what has to serve leaves that. An integer: Kubernetes would round a share up.
 pub(in crate::fleet) fn pods(spec: &IngressDeploymentSpec) -> i32 {
-    let quarter = (spec.total_replicas() / 4).max(1);
-    spec.disruption.max_unavailable.unwrap_or(quarter).max(1)
+    let total = spec.total_replicas();
+    let usual = || {
+        // evictions may all be in one zone
+        let left = |(zone, (_, size)): (&Zone, (_, i32))| zone.min_ready.filter(|least| *least > 0).map(|least| size - least);
+        let left_in_zones = spec.zones.iter().zip(deployment::zones(spec, total)).filter_map(left);
+        let left = spec.rollout.min_ready.map(|least| total - least);
+        left_in_zones.chain(left).fold(total / 4, i32::min)
+    };
+    spec.disruption.max_unavailable.unwrap_or_else(usual).max(1)
 }

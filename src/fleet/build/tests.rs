@@ -81,6 +81,11 @@ fn evictions_may_take_a_quarter_and_at_least_one_of_two() {
     }
     assert_eq!(budget(json!({"replicas": 8, "disruption": {"maxUnavailable": 3}})), Some(3));
     assert_eq!(budget(json!({"replicas": 1, "disruption": {"maxUnavailable": 3}})), None);
+    for (least, expected) in [(1, 2), (6, 2), (7, 1), (8, 1)] {
+        assert_eq!(budget(json!({"replicas": 8, "rollout": {"minReady": least}})), Some(expected), "{least}");
+        let zones = json!([{"name": "a"}, {"name": "b", "minReady": (least - 4).max(0)}]);
+        assert_eq!(budget(json!({"replicas": 8, "zones": zones})), Some(expected), "{least} but for the other zone");
+    }
     assert_eq!(budget(json!({"autoscaling": {"minReplicas": 1, "maxReplicas": 9}})), Some(1));
     assert_eq!(budget(json!({"autoscaling": {"minReplicas": 1, "maxReplicas": 1}})), None);
 }

@@ -1,6 +1,6 @@
 //! What counts, and what can be spared.
 
-use super::observed::{Pod, Zone, count};
+use super::observed::{Pod, Zone, count, label};
 use super::step::Look;
 
 impl<'o> Look<'o> {
@@ -33,7 +33,13 @@ impl<'o> Look<'o> {
     }
 
     pub(super) fn trouble_elsewhere(&self, zone: &Zone) -> Option<String> {
-        self.elsewhere(zone, |other| self.trouble(other))
+        self.elsewhere(zone, |other| self.trouble(other)).or_else(|| self.lacks_deployment())
+    }
+
+    /// A zone that cannot even be looked at is not whole.
+    pub(super) fn lacks_deployment(&self) -> Option<String> {
+        let zone = self.observed.missing.first()?;
+        Some(format!("{} has no Deployment", label(zone.as_ref())))
     }
 
     pub(super) fn ends(zone: &Zone) -> Option<String> {

@@ -15,8 +15,11 @@ use std::sync::Arc;
 const NODE_ZONE: &str = "topology.kubernetes.io/zone";
 /// The annotation of a pod that says how readily it goes when there are to be fewer.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-/// A pod that is still there so long after the end of its grace period is on a node that does not answer.
+/// A pod that was not ready when its deletion began, and is still there so long after the end of its grace period, is on a
+/// node that does not answer.
 const BEYOND_GRACE: SignedDuration = SignedDuration::from_secs(60);
+/// So is one that was ready, so long after that: clocks do not differ by as much.
+const FAR_BEYOND_GRACE: SignedDuration = SignedDuration::from_hours(1);
 /// Characters of a message that a status holds.
 const MESSAGE: usize = 1024;
 /// Reasons that a message tells.
@@ -55,15 +58,19 @@ pub struct Facts<'f> {
 /// What the planner decides on.
 pub fn observe(facts: &Facts<'_>) -> Observed {
     let spec = &facts.fleet.spec;
-    let in_use: Vec<(&Value, InUse)> = facts.deployments.values().map(|deployment| (deployment, InUse::of(deployment))).collect();
+    let in_use = facts.deployments.values().map(|deployment| (deployment, InUse::of(deployment)));
+    let in_use: Vec<(&Value, InUse)> = in_use.filter(|(_, in_use)| !is_left_behind(facts, in_use)).collect();
     let budget = unsigned(budget::pods(spec));
     let sizes = sizes(spec, &in_use);
     let zones: Vec<Zone> = sizes.iter().filter_map(|(name, wanted)| zone(facts, &in_use, name.as_deref(), *wanted, budget)).collect();
-    let total: u32 = zones.iter().map(|zone| zone.wanted.unwrap_or(zone.replicas)).sum();
+    let lacks = |name: Option<&str>| zones.iter().all(|zone| zone.name.as_deref() != name);
+    let missing: Vec<&(Option<String>, Option<u32>)> = sizes.iter().filter(|(name, _)| lacks(name.as_deref())).collect();
+    let there: u32 = zones.iter().map(|zone| zone.wanted.unwrap_or(zone.replicas)).sum();
+    let total = there + missing.iter().filter_map(|(_, wanted)| *wanted).sum::<u32>();
     let aborted = facts.verbs.aborted.as_deref().map(template);
     let stable = facts.verbs.stable.as_deref().map(template);
     let mut observed = Observed {
-        synced: facts.agents_known && zones.len() == sizes.len(),
+        synced: facts.agents_known,
         desired: facts.desired.clone(),
         stable,
         aborted,
@@ -72,6 +79,7 @@ pub fn observe(facts: &Facts<'_>) -> Observed {
         min_ready: policy::min_ready(spec, total, budget),
         budget,
         rules: policy::rules(spec),
+        missing: missing.into_iter().map(|(name, _)| name.as_deref().map(Arc::from)).collect(),
         zones,
     };
     // who gives a template up has to have another one
@@ -96,6 +104,14 @@ fn unsigned(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
+/// Whether a Deployment is of a zone that is listed no more, and has nothing left: it is written no more, only removed.
+fn is_left_behind(facts: &Facts<'_>, in_use: &InUse) -> bool {
+    let (spec, zone) = (&facts.fleet.spec, in_use.zone.as_deref());
+    let is_listed = || deployment::zones(spec, spec.total_replicas()).iter().any(|(listed, _)| *listed == zone);
+    let mut pods = facts.pods.values().filter(|pod| is_of(pod, zone));
+    in_use.is_empty && !is_listed() && pods.all(|pod| is_lost(pod, facts.now))
+}
+
 /// The zones in their order with the pods that are wanted there: listed ones, then those that are listed no more.
 fn sizes(spec: &IngressDeploymentSpec, in_use: &[(&Value, InUse)]) -> Vec<(Option<String>, Option<u32>)> {
     let mut listed = deployment::zones(spec, spec.total_replicas());
@@ -114,8 +130,10 @@ fn zone(facts: &Facts<'_>, in_use: &[(&Value, InUse)], name: Option<&str>, wante
     let progress = conditions.find(|condition| condition["type"] == "Progressing").unwrap_or(&Value::Null);
     let completed = (progress["reason"] == "NewReplicaSetAvailable").then(|| time(&progress["lastUpdateTime"])).flatten();
     let replicas = unsigned(in_use.replicas);
-    let is_here = |pod: &&Value| pod["metadata"]["labels"][LABEL_ZONE].as_str().unwrap_or_default() == name.unwrap_or_default();
-    let has_ended = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
+    let pods: Vec<Pod> = facts.pods.values().filter(|pod| is_of(pod, name)).map(|one| pod(facts, one, &in_use.drained)).collect();
+    let strategy = &deployment["spec"]["strategy"]["rollingUpdate"];
+    let added = share(&strategy["maxSurge"], in_use.replicas, true);
+    let lacks_pods = count(pods.iter().filter(|pod| pod.state != PodState::Ending)) < replicas.saturating_add(added);
     Some(Zone {
         name: name.map(Arc::from),
         template: in_use.applied.template.clone(),
@@ -124,20 +142,30 @@ fn zone(facts: &Facts<'_>, in_use: &[(&Value, InUse)], name: Option<&str>, wante
         replicas,
         wanted,
         min_ready: policy::min_ready_in(&facts.fleet.spec, name),
-        max_unavailable: max_unavailable(&deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"], in_use.replicas).min(budget),
+        max_unavailable: share(&strategy["maxUnavailable"], in_use.replicas, false).min(budget),
         generation: deployment["metadata"]["generation"].as_i64().unwrap_or(0),
         observed_generation: status["observedGeneration"].as_i64().unwrap_or(0),
         reported: number(&status["replicas"]),
         available: number(&status["availableReplicas"]),
         completed,
-        overdue: progress["reason"] == "ProgressDeadlineExceeded",
-        pods: facts.pods.values().filter(is_here).filter(|pod| !has_ended(pod)).map(|one| pod(facts, one, &in_use.drained)).collect(),
+        overdue: progress["reason"] == "ProgressDeadlineExceeded" && !in_use.paused && lacks_pods,
+        pods,
     })
 }
 
-fn max_unavailable(said: &Value, replicas: i32) -> u32 {
+/// Whether a pod is of `zone`, and has not ended.
+fn is_of(pod: &Value, zone: Option<&str>) -> bool {
+    let metadata = &pod["metadata"];
+    // what else has our labels, Kubernetes does not count
+    let is_owner = |owner: &Value| owner["kind"] == "ReplicaSet" && owner["controller"] == true;
+    metadata["labels"][LABEL_ZONE].as_str().unwrap_or_default() == zone.unwrap_or_default()
+        && metadata["ownerReferences"].as_array().into_iter().flatten().any(is_owner)
+        && !matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"))
+}
+
+fn share(said: &Value, replicas: i32, round_up: bool) -> u32 {
     let said: Option<IntOrPercent> = serde_json::from_value(said.clone()).ok();
-    said.and_then(|said| said.of(replicas, false)).map_or(0, unsigned)
+    said.and_then(|said| said.of(replicas, round_up)).map_or(0, unsigned)
 }
 
 fn pod(facts: &Facts<'_>, pod: &Value, drained: &BTreeSet<String>) -> Pod {
@@ -152,6 +180,7 @@ fn pod(facts: &Facts<'_>, pod: &Value, drained: &BTreeSet<String>) -> Pod {
         place,
         template: text(&metadata["annotations"][ANNOTATION_TEMPLATE]).map(Template),
         state: state(pod),
+        crashes_since: time(&metadata["creationTimestamp"]).filter(|_| crashes(facts, pod)),
         node_lost: is_lost(pod, facts.now),
         confirmed,
         streams: connections,
@@ -165,19 +194,43 @@ fn state(pod: &Value) -> PodState {
     if !metadata["deletionTimestamp"].is_null() {
         return PodState::Ending;
     }
-    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    let ready = conditions.find(|condition| condition["type"] == "Ready").unwrap_or(&Value::Null);
+    let ready = condition(pod, "Ready");
     let since = time(&ready["lastTransitionTime"]).or_else(|| time(&metadata["creationTimestamp"])).unwrap_or(Timestamp::UNIX_EPOCH);
     if ready["status"] == "True" { PodState::Ready(since) } else { PodState::NotReady(since) }
 }
 
+/// Whether containers of a pod end again and again: neither what ran last nor what runs now held for as long as a rollout
+/// waits.
+fn crashes(facts: &Facts<'_>, pod: &Value) -> bool {
+    let rules = policy::rules(&facts.fleet.spec);
+    let held = |from: &Value, to: Timestamp| time(from).is_some_and(|from| to.duration_since(from) >= rules.min_ready + rules.deadline);
+    let crashes = |container: &Value| {
+        let (last, present) = (&container["lastState"]["terminated"], &container["state"]);
+        let has_held = time(&last["finishedAt"]).is_some_and(|end| held(&last["startedAt"], end));
+        let is_over = has_held || held(&present["running"]["startedAt"], facts.now) || present["terminated"]["exitCode"] == 0;
+        container["restartCount"].as_u64().is_some_and(|restarts| restarts > 0) && !is_over
+    };
+    let lists = ["containerStatuses", "initContainerStatuses"].map(|list| pod["status"][list].as_array());
+    lists.into_iter().flatten().flatten().any(crashes)
+}
+
 /// Whether the node of a pod that is on its way out does not answer: the pod was taken from it for that, or is there long
-/// after its grace period.
+/// after its grace period. Kubernetes marks the pods of such a node as not ready before it takes them. Who was ready until
+/// then drains, whatever took it: a taint drives pods from nodes that are well, too.
 fn is_lost(pod: &Value, now: Timestamp) -> bool {
-    let Some(ends) = time(&pod["metadata"]["deletionTimestamp"]) else { return false };
+    let metadata = &pod["metadata"];
+    let Some(ends) = time(&metadata["deletionTimestamp"]) else { return false };
+    let grace = SignedDuration::from_secs(metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0));
+    let is_taken = condition(pod, "DisruptionTarget")["reason"] == "DeletionByTaintManager";
+    let ready = condition(pod, "Ready");
+    let was_unready = ready["status"] != "True" && time(&ready["lastTransitionTime"]).is_none_or(|since| since <= ends - grace);
+    let beyond = now.duration_since(ends);
+    was_unready && (is_taken || beyond > BEYOND_GRACE) || beyond > FAR_BEYOND_GRACE
+}
+
+fn condition<'p>(pod: &'p Value, kind: &str) -> &'p Value {
     let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    let is_taken = conditions.any(|condition| condition["type"] == "DisruptionTarget" && condition["reason"] == "DeletionByTaintManager");
-    is_taken || now.duration_since(ends) > BEYOND_GRACE
+    conditions.find(|condition| condition["type"] == *kind).unwrap_or(&Value::Null)
 }
 
 fn time(value: &Value) -> Option<Timestamp> {
@@ -240,7 +293,8 @@ pub fn describe(observed: &Observed, decision: &Decision, now: Timestamp) -> Rol
 }
 
 fn state_of(observed: &Observed, decision: &Decision) -> &'static str {
-    let is_rolling = observed.zones.iter().any(|zone| observed.target() != Some(&zone.template) || zone.is_mixed());
+    let is_rolling =
+        !observed.missing.is_empty() || observed.zones.iter().any(|zone| observed.target() != Some(&zone.template) || zone.is_mixed());
     match decision.reasons.first().map(|reason| reason.why) {
         _ if observed.frozen => "Frozen",
         Some(Why::Stalled) => "Stalled",
@@ -276,7 +330,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::api::{Meta, Pairs};
-    use crate::fleet::rollout::step;
+    use crate::fleet::rollout::{Action, Change, step};
     use crate::report::Kind;
     use serde_json::json;
 
@@ -303,7 +357,8 @@ mod tests {
     fn pod(name: &str, zone: &str, template: &str) -> (String, Value) {
         let object = json!({
             "metadata": {"name": name, "labels": {LABEL_ZONE: zone, NODE_ZONE: zone}, "annotations": {ANNOTATION_TEMPLATE: template},
-                "creationTimestamp": "2026-01-31T10:00:00Z"},
+                "creationTimestamp": "2026-01-31T10:00:00Z",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "edge-1", "controller": true}]},
             "spec": {"nodeName": format!("node-{zone}")},
             "status": {"phase": "Running", "conditions": [
                 {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T10:01:00Z"},
@@ -396,14 +451,69 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_decided_before_agents_could_speak_or_while_a_zone_has_no_deployment() {
+    fn nothing_is_decided_before_agents_could_speak() {
         let mut world = World::new();
         assert!(world.observed().synced);
         world.agents_known = false;
         assert!(!world.observed().synced);
-        world.agents_known = true;
-        world.deployments.remove("edge-b");
-        assert!(!world.observed().synced);
+    }
+
+    #[test]
+    fn a_zone_without_a_deployment_is_waited_for_and_the_others_are_looked_after() {
+        let mut world = World::new();
+        let b = world.deployments.remove("edge-b").unwrap();
+        let observed = world.observed();
+        assert_eq!((observed.missing.len(), observed.min_ready), (1, 3));
+        assert_eq!(world.told(), ("Progressing".to_owned(), "zone b has no Deployment".to_owned()));
+        world.desired = "t2";
+        assert_eq!(world.told(), ("Progressing".to_owned(), "zone a waits: zone b has no Deployment".to_owned()));
+        // nothing of that is what the whole fleet runs
+        world.fleet.meta.annotations = Pairs::default();
+        world.desired = "t1";
+        let action = |world: &World| step(&world.observed(), NOW.parse().unwrap()).action;
+        assert_eq!(action(&world), None);
+        // what is under way is stopped, and what adds pods is done
+        world.annotate(&[]);
+        let mut a = world.deployments["edge-a"].clone();
+        a["spec"]["replicas"] = json!(1);
+        let change = |change: Change| Some(Action::Zone(Some("a".into()), change));
+        world.deployments.insert("edge-a".to_owned(), a);
+        assert_eq!(action(&world), change(Change::Scale(2)));
+        world.desired = "t2";
+        world.deployments = [deployment("a", "t2", 2)].into();
+        assert_eq!(action(&world), change(Change::Pause));
+        world.deployments = BTreeMap::new();
+        assert_eq!(world.told(), ("Progressing".to_owned(), "zone a has no Deployment".to_owned()));
+        world.deployments = [deployment("a", "t1", 2), ("edge-b".to_owned(), b)].into();
+        assert_eq!(world.observed().missing, []);
+    }
+
+    #[test]
+    fn a_zone_that_is_listed_no_more_and_has_nothing_left_is_not_asked_for_anything() {
+        let mut world = World::new();
+        world.fleet.spec.zones.remove(1);
+        world.fleet.spec.replicas = Some(2);
+        // as long as it is there, it has another template than is asked for
+        let (name, mut b) = deployment("b", "t0", 0);
+        b["spec"]["paused"] = json!(true);
+        world.deployments.insert(name, b);
+        let names = |world: &World| world.observed().zones.into_iter().filter_map(|zone| zone.name).collect::<Vec<_>>();
+        assert_eq!(names(&world), ["a".into(), "b".into()], "its pods are there");
+        world.pods.retain(|name, _| !name.starts_with('b'));
+        assert_eq!(names(&world), ["a".into()]);
+        assert_eq!(world.told(), ("Complete".to_owned(), "all zones run the desired template".to_owned()));
+    }
+
+    #[test]
+    fn a_pod_that_only_has_our_labels_is_not_ours() {
+        let mut world = World::new();
+        for owners in [Value::Null, json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "edge", "controller": true}])] {
+            let (name, mut stray) = pod("stray", "a", "t0");
+            stray["metadata"]["ownerReferences"] = owners;
+            world.pods.insert(name, stray);
+            assert_eq!(world.observed().zones[0].pods.len(), 2);
+            assert_eq!(world.told(), ("Complete".to_owned(), "all zones run the desired template".to_owned()));
+        }
     }
 
     #[test]
@@ -439,6 +549,90 @@ mod tests {
         assert_eq!(state(&world, "a0"), Some((PodState::Ending, true)), "it is there long after its end: its node is lost");
         world.pods.get_mut("a1").unwrap()["status"]["phase"] = json!("Failed");
         assert_eq!(state(&world, "a1"), None);
+    }
+
+    #[test]
+    fn kubernetes_lacks_progress_only_where_it_may_go_on_and_pods_are_lacking() {
+        let mut world = World::new();
+        world.desired = "t2";
+        let (name, mut a) = deployment("a", "t2", 2);
+        a["metadata"]["annotations"][crate::fleet::build::ANNOTATION_TURN] = json!("true");
+        a["status"]["conditions"][1] = json!({"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"});
+        world.deployments.insert(name, a);
+        let stalled = "zone a: Kubernetes makes no progress; see the Events of its Deployment";
+        assert_eq!(world.told(), ("Stalled".to_owned(), stalled.to_owned()));
+        // what Kubernetes said before it was paused says nothing of the template that it got since
+        let paused = |world: &mut World, paused: bool| world.deployments.get_mut("edge-a").unwrap()["spec"]["paused"] = json!(paused);
+        paused(&mut world, true);
+        assert_eq!(world.told(), ("Progressing".to_owned(), "zone a: its pods are replaced".to_owned()));
+        // nor does it take it back before the next pod has gone
+        paused(&mut world, false);
+        world.pods.extend([pod("a2", "a", "t2")]);
+        (
+            world.deployments.get_mut("edge-a").unwrap()["status"]["replicas"],
+            world.deployments.get_mut("edge-a").unwrap()["status"]["availableReplicas"],
+        ) = (json!(3), json!(3));
+        assert_eq!(world.told().0, "Progressing");
+    }
+
+    #[test]
+    fn a_pod_that_crashes_again_and_again_is_late_although_it_becomes_ready_each_time() {
+        let mut world = World::new();
+        world.desired = "t2";
+        let (name, mut a) = deployment("a", "t2", 2);
+        a["metadata"]["annotations"][crate::fleet::build::ANNOTATION_TURN] = json!("true");
+        (a["spec"]["paused"], a["status"]["replicas"]) = (json!(true), json!(3));
+        world.deployments.insert(name, a);
+        let crashed = |made: &str, last: [&str; 2], present: Value| {
+            let (name, mut pod) = pod("a2", "a", "t2");
+            pod["metadata"]["creationTimestamp"] = json!(made);
+            pod["status"]["conditions"][0] = json!({"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-31T11:59:50Z"});
+            let last = json!({"terminated": {"startedAt": last[0], "finishedAt": last[1]}});
+            pod["status"]["containerStatuses"] = json!([{"restartCount": 3, "lastState": last, "state": present}]);
+            (name, pod)
+        };
+        let backs_off = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+        let briefly = ["2026-01-31T11:59:00Z", "2026-01-31T11:59:40Z"];
+        // the deadline is 600 s
+        world.pods.extend([crashed("2026-01-31T11:50:10Z", briefly, backs_off.clone())]);
+        assert_eq!(world.told(), ("Progressing".to_owned(), "pod a2 in zone a is not ready".to_owned()));
+        let made = "2026-01-31T11:49:00Z";
+        world.pods.extend([crashed(made, briefly, backs_off.clone())]);
+        assert_eq!(world.told(), ("Stalled".to_owned(), "pod a2 in zone a is not ready and its time is over".to_owned()));
+        let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z"});
+        world.pods.get_mut("a2").unwrap()["status"]["conditions"][0] = ready;
+        world.fleet.spec.rollout.min_ready_seconds = 30;
+        assert_eq!(world.told().0, "Stalled", "it is ready for a moment");
+        // one that ran for long has its time again, and so has one that runs for long
+        world.pods.extend([crashed(made, ["2026-01-31T09:00:00Z", "2026-01-31T11:59:40Z"], backs_off)]);
+        assert_eq!(world.told().0, "Progressing");
+        world.pods.extend([crashed(made, briefly, json!({"running": {"startedAt": "2026-01-31T11:49:10Z"}}))]);
+        assert_eq!(world.told().0, "Progressing");
+    }
+
+    #[test]
+    fn a_pod_that_was_ready_when_its_deletion_began_drains_and_is_not_lost() {
+        let is_lost = |ready: (&str, &str), ends: &str, taken: bool| {
+            let (_, mut pod) = pod("a0", "a", "t1");
+            (pod["metadata"]["deletionTimestamp"], pod["metadata"]["deletionGracePeriodSeconds"]) = (json!(ends), json!(120));
+            let taken = taken.then(|| json!({"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}));
+            let ready = json!({"type": "Ready", "status": ready.0, "lastTransitionTime": ready.1});
+            pod["status"]["conditions"] = [Some(ready), taken].into_iter().flatten().collect();
+            super::is_lost(&pod, NOW.parse().unwrap())
+        };
+        // a deletion that began at 11:59
+        let ends = "2026-01-31T12:01:00Z";
+        assert!(!is_lost(("True", "2026-01-31T10:01:00Z"), ends, true), "a taint of a node that is well");
+        assert!(!is_lost(("False", "2026-01-31T11:59:45Z"), ends, true), "it stops");
+        assert!(is_lost(("False", "2026-01-31T11:59:00Z"), ends, true), "its node does not answer");
+        assert!(is_lost(("Unknown", "2026-01-31T11:54:00Z"), ends, true));
+        assert!(!is_lost(("False", "2026-01-31T11:54:00Z"), ends, false));
+        // one that should be gone
+        let ends = "2026-01-31T11:58:00Z";
+        assert!(!is_lost(("True", "2026-01-31T10:01:00Z"), ends, false), "our clock may be wrong");
+        assert!(is_lost(("False", "2026-01-31T11:50:00Z"), ends, false));
+        // a node that was lost after that is in nobody's way for ever
+        assert!(is_lost(("False", "2026-01-31T10:59:30Z"), "2026-01-31T10:59:00Z", false));
     }
 
     #[test]

@@ -25,8 +25,8 @@ impl Template {
 /// A fleet as it is and as it is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// Whether it can be decided on: this replica leads, every listed zone has its Deployment, agents had time to report
-    /// since it started to lead, all Deployments were read at one moment, and the pods after that.
+    /// Whether it can be decided on: this replica leads, agents had time to report since it started to lead, all Deployments
+    /// that there are were read at one moment, and the pods after that.
     pub synced: bool,
     /// The template that the spec asks for. A restart by hand is a template of its own: it holds the time of the restart.
     pub desired: Template,
@@ -48,6 +48,8 @@ pub struct Observed {
     /// The zones in the order in which they are changed; one without a name where none are listed. A zone that is listed no
     /// more is here as long as its Deployment is, with 0 pods wanted.
     pub zones: Vec<Zone>,
+    /// Zones that have no Deployment, although they are to have one.
+    pub missing: Vec<Option<Arc<str>>>,
 }
 
 /// How a rollout goes, as the spec says it.
@@ -92,7 +94,8 @@ pub struct Zone {
     pub available: u32,
     /// When all of its pods had its template: `lastUpdateTime` of `Progressing` with the reason `NewReplicaSetAvailable`.
     pub completed: Option<Timestamp>,
-    /// Whether `Progressing` has the reason `ProgressDeadlineExceeded`.
+    /// Whether Kubernetes fails to add the pods that it should: `Progressing` has the reason `ProgressDeadlineExceeded`, pods
+    /// are lacking, and the Deployment is not paused. It never takes that reason back while it is.
     pub overdue: bool,
     /// Its pods that have not ended (`Failed`, `Succeeded`), those on their way out included, in the order of their names.
     pub pods: Vec<Pod>,
@@ -109,6 +112,8 @@ pub struct Pod {
     pub template: Option<Template>,
     /// How it is.
     pub state: PodState,
+    /// When it was made, if its containers end again and again: then it becomes ready anew each time.
+    pub crashes_since: Option<Timestamp>,
     /// Whether its node is gone or does not answer: what is on its way out there is in nobody's way.
     pub node_lost: bool,
     /// Whether its agent has confirmed a configuration that is not too old.
@@ -169,7 +174,7 @@ impl Observed {
 impl Zone {
     /// How people call it.
     pub(super) fn label(&self) -> String {
-        self.name.as_ref().map_or_else(|| "the fleet".to_owned(), |name| format!("zone {name}"))
+        label(self.name.as_ref())
     }
 
     /// Its pods that are not on their way out.
@@ -253,12 +258,19 @@ impl Pod {
 
     /// When it has lacked that for longer than a rollout waits.
     pub(super) fn is_late_at(&self, rules: &Rules) -> Option<Timestamp> {
-        match self.state {
-            PodState::NotReady(since) => since.checked_add(rules.deadline).ok(),
-            PodState::Ready(_) => self.counts_at(rules)?.checked_add(rules.deadline).ok(),
-            PodState::Ending => None,
-        }
+        let late = |since: Timestamp| since.checked_add(rules.deadline).ok();
+        let now = match self.state {
+            PodState::NotReady(since) => late(since),
+            PodState::Ready(_) => self.counts_at(rules).and_then(late),
+            PodState::Ending => return None,
+        };
+        let from_its_start = self.crashes_since.and_then(|made| late(made.checked_add(rules.min_ready).ok()?));
+        [now, from_its_start].into_iter().flatten().min()
     }
+}
+
+pub(super) fn label(zone: Option<&Arc<str>>) -> String {
+    zone.map_or_else(|| "the fleet".to_owned(), |name| format!("zone {name}"))
 }
 
 pub(super) fn count<T>(items: impl Iterator<Item = T>) -> u32 {

@@ -202,7 +202,7 @@ impl<'o> Look<'o> {
         let observed = self.observed;
         let common = observed.zones.first().map(|zone| &zone.template)?;
         let runs = |zone: &Zone| zone.template == *common && !zone.is_mixed() && self.trouble(zone).is_none();
-        let runs_all = self.zones().all(runs) && self.zones().any(|zone| self.ready(zone) > 0);
+        let runs_all = observed.missing.is_empty() && self.zones().all(runs) && self.zones().any(|zone| self.ready(zone) > 0);
         // Kubernetes may have ended what was given up in the meantime
         let is_given_up = observed.is_aborted() && observed.stable.is_some() && *common == observed.desired;
         if runs_all && !is_given_up && observed.stable.as_ref() != Some(common) {
@@ -228,7 +228,10 @@ impl<'o> Look<'o> {
         if let Some(zone) = self.zones().find(is_idle) {
             return Ok(Self::end_turn(zone));
         }
-        let reasons: Vec<Reason> = jobs.into_iter().rev().filter_map(|job| job.todo.err()).collect();
+        let mut reasons: Vec<Reason> = jobs.into_iter().rev().filter_map(|job| job.todo.err()).collect();
+        let told = |text: &String| reasons.iter().any(|reason| reason.text.contains(text.as_str()));
+        let missing = self.lacks_deployment().filter(|text| !told(text));
+        reasons.extend(missing.map(Reason::waits));
         Err(if reasons.is_empty() { vec![self.rest()] } else { reasons })
     }
 

@@ -42,6 +42,9 @@ impl<'o> Look<'o> {
         if zone.paused {
             return Ok(resumes);
         }
+        if let Some(stalled) = self.denied(zone) {
+            return Err(Reason::new(Why::Stalled, stalled));
+        }
         Err(Reason::waits(format!("{}: its pods are replaced", zone.label())))
     }
 
@@ -67,8 +70,8 @@ impl<'o> Look<'o> {
         if let Some((other, pod)) = self.pods().find(|(_, pod)| pod.drained && pod.state != PodState::Ending) {
             return Some(Reason::waits(format!("{} is drained by hand", Self::name(other, pod))));
         }
-        if let Some(stalled) = self.stalled(zone) {
-            return Some(Reason::new(Why::Stalled, stalled));
+        if let Some(late) = self.late(zone) {
+            return Some(Reason::new(Why::Stalled, late));
         }
         if let Some(text) = self.unproven(zone, target).filter(|_| zone.template == *target) {
             return Some(Reason::waits(text));
@@ -111,17 +114,30 @@ impl<'o> Look<'o> {
         ours.find_map(|pod| Some(format!("{} {}", Self::name(zone, pod), self.lacks(pod)?)))
     }
 
-    /// What of the new template in `zone` does not become ready in time.
+    /// What of the new template in `zone` does not come, or does not become ready, in time.
     pub(super) fn stalled(&self, zone: &Zone) -> Option<String> {
+        self.late(zone).or_else(|| self.denied(zone))
+    }
+
+    fn is_tried(&self, zone: &Zone) -> bool {
+        self.observed.target() == Some(&zone.template) && self.observed.stable.as_ref() != Some(&zone.template)
+    }
+
+    /// Whether Kubernetes cannot even add pods to `zone`. That is no reason to pause it: only where it goes on does
+    /// Kubernetes try again, and say so when it succeeds.
+    fn denied(&self, zone: &Zone) -> Option<String> {
+        let is_denied = zone.overdue && zone.is_mixed() && self.is_tried(zone);
+        is_denied.then(|| format!("{}: Kubernetes makes no progress; see the Events of its Deployment", zone.label()))
+    }
+
+    /// A pod of the new template in `zone` that does not become ready in time.
+    fn late(&self, zone: &Zone) -> Option<String> {
         let observed = self.observed;
-        if observed.target() != Some(&zone.template) || observed.stable.as_ref() == Some(&zone.template) {
+        if !self.is_tried(zone) {
             return None;
         }
-        if zone.overdue && zone.is_mixed() {
-            return Some(format!("{}: Kubernetes makes no progress; see the Events of its Deployment", zone.label()));
-        }
         let is_late = |pod: &&Pod| {
-            let is_new = pod.template.as_ref() == Some(&zone.template) && !pod.node_lost;
+            let is_new = pod.template.as_ref() == Some(&zone.template) && !pod.node_lost && !pod.drained;
             is_new && self.lacks(pod).is_some() && pod.is_late_at(&observed.rules).is_some_and(|late| late <= self.now)
         };
         let pod = zone.staying().find(is_late)?;

@@ -118,6 +118,7 @@ impl Rollout {
             budget: wanted.disruptions.max(missing),
             rules: wanted.rules,
             zones,
+            missing: Vec::new(),
         }
     }
 
@@ -153,6 +154,7 @@ impl Rollout {
             place: seen.zone.clone(),
             template: Some(seen.template.clone()),
             state: seen.state,
+            crashes_since: None,
             node_lost: false,
             confirmed: seen.confirmed,
             streams: 0,

@@ -20,6 +20,7 @@ fn pod(name: &str) -> Pod {
         place: None,
         template: Some(template("old")),
         state: PodState::Ready(at(0)),
+        crashes_since: None,
         node_lost: false,
         confirmed: true,
         streams: 0,
@@ -63,6 +64,7 @@ fn fleet() -> Observed {
         budget: 1,
         rules: Rules { min_ready: seconds(30), deadline: seconds(600), between_zones: seconds(0), auto_abort: false },
         zones: vec![zone("a"), zone("b")],
+        missing: Vec::new(),
     }
 }
 
@@ -224,10 +226,29 @@ fn a_template_that_does_not_become_ready_stalls_and_is_given_up_where_that_is_as
     assert_eq!(decide(&fleet).action, Some(Action::Abort(template("new"))));
     fleet.stable = None;
     assert_eq!(reason(&fleet), stalled);
+    let late = fleet.clone();
+    (fleet.zones[0].pods[3].drained, fleet.zones[0].pods[3].asked) = (true, Some(Asked::Pod));
+    (fleet.stable, fleet.rules.auto_abort) = (Some(template("old")), true);
+    assert_eq!(reason(&fleet), waits("pod a3 in zone a is drained by hand"), "whoever drains it does not give the template up");
+    fleet = late;
     fleet.zones[0].pods[3].node_lost = true;
     assert_eq!(reason(&fleet), waits("pod a3 in zone a is not ready"));
-    fleet.zones[0].overdue = true;
-    assert_eq!(reason(&fleet).0, Why::Stalled);
+}
+
+#[test]
+fn a_template_whose_pods_kubernetes_cannot_add_stalls_and_is_not_paused_for_it() {
+    let mut fleet = rolling();
+    let zone = &mut fleet.zones[0];
+    zone.pods.pop();
+    (zone.reported, zone.paused, zone.overdue) = (3, false, true);
+    let stalled = "zone a: Kubernetes makes no progress; see the Events of its Deployment";
+    assert_eq!(reason(&fleet), (Why::Stalled, stalled.to_owned()));
+    fleet.rules.auto_abort = true;
+    assert_eq!(decide(&fleet).action, Some(Action::Abort(template("new"))));
+    // another template is another try
+    fleet.desired = template("newer");
+    fleet.zones[0].paused = true;
+    assert_eq!(change(&fleet), Some(Change::Template(template("newer"))));
 }
 
 #[test]

@@ -31,6 +31,7 @@ impl Cluster {
                 State::Ready(since) => PodState::Ready(Self::time(since)),
                 State::Ending(_) => PodState::Ending,
             },
+            crashes_since: None,
             node_lost: zone.lost,
             confirmed: pod.confirmed,
             streams: pod.streams,
@@ -71,6 +72,7 @@ impl Cluster {
                 auto_abort: self.settings.auto_abort,
             },
             zones: self.zones.iter().enumerate().map(zone).collect(),
+            missing: Vec::new(),
         }
     }
 
