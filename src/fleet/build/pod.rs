@@ -176,14 +176,16 @@ fn in_zone(affinity: &mut Value, zone: &str) {
 pub(super) fn move_to_zone(template: &mut Value, from: &str, to: &str) {
     template["metadata"]["labels"][LABEL_ZONE] = json!(to);
     let pod = &mut template["spec"];
-    let terms = &mut pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
-    let demands = terms.as_array_mut().into_iter().flatten().filter_map(|term| term["matchExpressions"].as_array_mut()).flatten();
+    // a patch may have written lists that lack what ours have
+    let required = "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let terms = pod.pointer_mut(required).and_then(Value::as_array_mut).into_iter().flatten();
+    let demands = terms.filter_map(|term| term.get_mut("matchExpressions").and_then(Value::as_array_mut)).flatten();
     for demand in demands.filter(|demand| **demand == zone_demand(from)) {
         *demand = zone_demand(to);
     }
-    for constraint in pod["topologySpreadConstraints"].as_array_mut().into_iter().flatten() {
-        let zone = &mut constraint["labelSelector"]["matchLabels"][LABEL_ZONE];
-        if *zone == from {
+    for constraint in pod.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut).into_iter().flatten() {
+        let labels = constraint.pointer_mut("/labelSelector/matchLabels").and_then(Value::as_object_mut);
+        if let Some(zone) = labels.and_then(|labels| labels.get_mut(LABEL_ZONE)).filter(|zone| **zone == from) {
             *zone = json!(to);
         }
     }
