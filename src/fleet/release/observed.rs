@@ -32,11 +32,11 @@ pub struct Observed {
     pub proven: bool,
     /// Zones in the order in which they get it. Those that are not here come after them, by name.
     pub zones: Vec<Arc<str>>,
-    /// The pods whose agents are connected and that are not on their way out, by name.
+    /// The pods whose agents are connected and that are not on their way out, and those that were lost, by name.
     pub pods: Vec<Pod>,
 }
 
-/// A pod whose agent is connected.
+/// A pod whose agent is connected, or was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Its name.
@@ -70,4 +70,6 @@ pub enum Progress {
     Let,
     /// It has all of it, but for what HAProxy refused.
     Changed,
+    /// It was let or had it, and its HAProxy or its agent is gone since.
+    Lost,
 }

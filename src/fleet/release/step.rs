@@ -122,6 +122,9 @@ impl<'o> Look<'o> {
             // it is everywhere: what is refused or slow now is no matter of spreading
             return None;
         }
+        if let Some(pod) = self.with(Progress::Lost).find(|pod| self.age(pod) >= patience) {
+            return Some(Trouble::Unready(pod.name.clone()));
+        }
         let known: BTreeSet<&ResourceKey> = held.iter().flat_map(|pod| &pod.refused).collect();
         for pod in self.changed() {
             let refused: BTreeSet<ResourceKey> = pod.refused.iter().filter(|key| !known.contains(key)).cloned().collect();
@@ -148,6 +151,9 @@ impl<'o> Look<'o> {
         let told = |pod: &&Pod| pod.progress == Progress::Behind && self.age(pod) < to_hear;
         if let Some(pod) = self.with(Progress::Behind).find(told) {
             return Some((format!("{} has yet to take it in", pod.name), pod.since + to_hear));
+        }
+        if let Some(pod) = self.with(Progress::Lost).find(|pod| self.age(pod) < rules.patience) {
+            return Some((format!("{} is lost since it got it", pod.name), pod.since + rules.patience));
         }
         // one that serves nobody is waited for no longer than it may take
         let busy = |pod: &&Pod| pod.progress == Progress::Let && (pod.serves || self.age(pod) < rules.patience);

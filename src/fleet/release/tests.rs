@@ -56,7 +56,7 @@ fn stopped(fleet: &Observed, now: u64) -> Option<Trouble> {
     Some(trouble)
 }
 
-use Progress::{Behind, Changed, Held, Let, New};
+use Progress::{Behind, Changed, Held, Let, Lost, New};
 
 #[test]
 fn one_pod_then_its_zone_then_the_next() {
@@ -131,6 +131,15 @@ fn one_that_never_confirms_or_serves_no_more_stops_it() {
     fleet.pods[2].serves = false;
     assert_eq!(stopped(&fleet, 107), None, "it may be one that clients are led back to");
     assert_eq!(stopped(&fleet, 108), Some(Trouble::Unready("b0".into())));
+}
+
+#[test]
+fn one_that_is_lost_with_the_change_is_waited_for_and_then_stops_it() {
+    let lost = with(&[(2, Lost, 100)]);
+    assert_eq!((released(&lost, 159), step(&lost, at(159)).recheck_at), (vec![], Some(at(160))));
+    assert_eq!(stopped(&lost, 160), Some(Trouble::Unready("b0".into())));
+    let everywhere = with(&[(0, Changed, 0), (1, Changed, 0), (2, Lost, 100), (3, Changed, 0)]);
+    assert_eq!(step(&everywhere, at(160)).outcome, Outcome::Done, "nobody is left to be spared");
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod wave;
 mod tests;
 
 pub use quarantine::{no_way_back, too_large};
-pub use wave::Place;
+pub use wave::{Place, Places};
 
 use crate::delivery::feed::{AgentReport, Agents, Feeds};
 use crate::fleet::release::{Outcome, Rules, Trouble, step};
@@ -197,7 +197,7 @@ impl Serving {
         &mut self,
         now: Duration,
         agents: &Agents,
-        places: &dyn Fn(&FleetId, &str) -> Option<Place>,
+        places: &dyn Fn(&FleetId) -> Places,
         present: &dyn Fn(&FleetId) -> Option<&'b Bundle>,
     ) -> Vec<News> {
         let Some(leads_since) = self.leads_since else { return Vec::new() };
@@ -206,8 +206,7 @@ impl Serving {
         for (id, fleet) in self.fleets.iter_mut().filter(|(_, fleet)| fleet.generation > 0) {
             let of_fleet = agents.range((id.clone(), String::new())..).take_while(|((of, _), _)| of == id);
             let reports: Vec<(&str, &AgentReport)> = of_fleet.map(|((_, pod), report)| (pod.as_str(), &**report)).collect();
-            let place = |pod: &str| places(id, pod);
-            let seen = Seen { agents: reports, place: &place, digest: fleet.digest };
+            let seen = Seen { agents: reports, places: places(id), digest: fleet.digest };
             let Some(trouble) = fleet.advance(id, &seen, &self.feeds, self.timing.rules, is_gathered, now) else { continue };
             let Some(present) = present(id) else { continue };
             if let Some(changes) = fleet.quarantine(&trouble, present) {
@@ -335,7 +334,7 @@ impl Fleet {
             // somebody changed something: perhaps what was wrong
             (self.stuck, self.wave) = (None, None);
         }
-        if !is_gathered && seen.agents.iter().any(|(pod, _)| (seen.place)(pod).is_none()) {
+        if !is_gathered && seen.agents.iter().any(|(pod, _)| !seen.places.contains_key(*pod)) {
             // it would not be known which zone is whose
             return None;
         }
@@ -387,7 +386,7 @@ impl Fleet {
 
     /// Whether all pods that are connected have what is served, with nothing on its way.
     fn is_everywhere(&self, seen: &Seen<'_>) -> bool {
-        let ends = |pod: &str| (seen.place)(pod).is_some_and(|place| place.ends);
+        let ends = |pod: &str| seen.places.get(pod).is_some_and(|place| place.ends);
         let mut states = seen.agents.iter().filter(|(pod, _)| !ends(pod)).map(|(_, report)| report.state.as_ref());
         states.all(|state| match state {
             // it gets what there is with its first configuration

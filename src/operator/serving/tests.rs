@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::{Revisions, Serving, Timing};
+use super::{Places, Revisions, Serving, Timing};
 use crate::delivery::Feeds;
 use crate::delivery::packed::{pack, unpack};
 use crate::haproxy::bundle::{BackendClass, BackendHead, Bundle, Change, Content, MapEntry, Resource, ResourceKey, Server};
@@ -186,7 +186,7 @@ fn a_revision_is_kept_once_and_only_when_all_pods_have_it() {
     serving.published(&fleet(), 1, &[], digest, revision);
     serving.set_revisions(&fleet(), Revisions::new(), None);
     let look = |serving: &mut Serving, seconds| {
-        serving.look(Duration::from_secs(seconds), &Arc::default(), &|_, _| None, &|_| Some(&now));
+        serving.look(Duration::from_secs(seconds), &Arc::default(), &|_| Places::new(), &|_| Some(&now));
         serving.to_keep(&fleet(), &now).map(|kept| kept.digest)
     };
     assert_eq!(look(&mut serving, 29), None, "agents may still come");

@@ -3,7 +3,7 @@
 use crate::delivery::feed::{AgentReport, AgentState};
 use crate::fleet::release::{Health, Observed, Pod, Progress, Rules};
 use crate::haproxy::bundle::Digest;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ pub struct Place {
     /// Whether it is on its way out.
     pub ends: bool,
 }
+
+/// Where the pods of a fleet are, by name: all that the cluster knows of.
+pub type Places = BTreeMap<String, Place>;
 
 /// One change on its way: everything up to a generation.
 #[derive(Debug)]
@@ -34,7 +37,10 @@ pub(super) struct Wave {
 struct Followed {
     progress: Progress,
     since: Duration,
+    /// Since when it is lost, or was not long ago.
+    lost: Option<Duration>,
     was_before: bool,
+    place: Place,
     figures: Figures,
 }
 
@@ -51,7 +57,7 @@ struct Figures {
 pub(super) struct Seen<'s> {
     /// Its agents by pod.
     pub(super) agents: Vec<(&'s str, &'s AgentReport)>,
-    pub(super) place: &'s dyn Fn(&str) -> Option<Place>,
+    pub(super) places: Places,
     /// What they are to serve.
     pub(super) digest: Digest,
 }
@@ -64,35 +70,45 @@ impl Wave {
     /// What the planner is to decide on.
     pub(super) fn observe(&mut self, seen: &Seen<'_>, rules: Rules, zones: &[Arc<str>], proven: bool, now: Duration) -> Observed {
         let is_first = !std::mem::replace(&mut self.is_looked_at, true);
-        let here: BTreeSet<&str> = seen.agents.iter().map(|(name, _)| *name).collect();
-        self.pods.retain(|name, _| here.contains(name.as_str()));
-        let mut pods = Vec::with_capacity(seen.agents.len());
-        for (name, report) in &seen.agents {
-            let state = report.state.as_ref();
-            let place = (seen.place)(name).unwrap_or_else(|| Place { serves: state.is_some_and(|state| state.ready), ..Place::default() });
-            if place.ends {
+        let mut states: BTreeMap<&str, Option<&AgentState>> =
+            seen.agents.iter().map(|(name, report)| (*name, report.state.as_ref())).collect();
+        self.pods.retain(|name, followed| states.contains_key(name.as_str()) || followed.has_it());
+        let gone: Vec<String> = self.pods.keys().filter(|name| !states.contains_key(name.as_str())).cloned().collect();
+        states.extend(gone.iter().map(|name| (name.as_str(), None)));
+        let mut pods = Vec::with_capacity(states.len());
+        for (name, state) in states {
+            let place = seen.places.get(name).cloned();
+            if place.as_ref().is_some_and(|place| place.ends) {
+                // it is meant to go: what becomes of it says nothing
+                self.pods.remove(name);
                 continue;
             }
-            let released = self.released.get(*name).is_some_and(|released| *released >= self.generation);
-            let progress = progress(state, seen.digest, self.generation, released);
-            let followed = self.pods.entry((*name).to_owned()).or_insert_with(|| Followed {
+            let released = self.released.get(name).is_some_and(|released| *released >= self.generation);
+            let before = self.pods.get(name);
+            let progress = progress(state, seen.digest, self.generation, released, before);
+            let place = place.unwrap_or_else(|| Place {
+                zone: before.map(|before| before.place.zone.clone()).unwrap_or_default(),
+                serves: state.is_some_and(|state| state.ready),
+                ends: false,
+            });
+            let followed = self.pods.entry(name.to_owned()).or_insert_with(|| Followed {
                 progress,
                 since: now,
+                lost: None,
                 was_before: false,
+                place: Place::default(),
                 figures: Figures::default(),
             });
-            if followed.progress != progress {
-                (followed.progress, followed.since) = (progress, now);
-                if progress == Progress::Changed {
-                    followed.figures.begin();
-                }
-            }
-            followed.was_before |= progress == Progress::Held || is_first && state.is_some_and(|state| state.ready);
+            followed.place = place.clone();
+            followed.goes_on(progress, rules, now);
+            // what serves and has yet to get it serves what was before
+            let is_as_before = matches!(progress, Progress::Held | Progress::Behind) || is_first;
+            followed.was_before |= is_as_before && state.is_some_and(|state| state.ready);
             if let Some(state) = state {
                 followed.figures.take(state, self.is_begun);
             }
             pods.push(Pod {
-                name: (*name).into(),
+                name: name.into(),
                 zone: place.zone,
                 serves: place.serves,
                 progress,
@@ -141,19 +157,50 @@ pub(super) fn is_reloading(state: &AgentState) -> bool {
     state.reload_pending || state.waiting > 0 && state.held == 0 && state.refused_count == 0
 }
 
-fn progress(state: Option<&AgentState>, digest: Digest, generation: u64, released: bool) -> Progress {
-    let Some(state) = state else { return Progress::Behind };
+/// How far a pod is, of which `before` was seen last.
+fn progress(state: Option<&AgentState>, digest: Digest, generation: u64, released: bool, before: Option<&Followed>) -> Progress {
+    let before = before.filter(|before| before.was_before);
+    let is_lost = before.is_some_and(Followed::has_it);
+    let Some(state) = state else { return if is_lost { Progress::Lost } else { Progress::Behind } };
     if !state.ready {
-        return Progress::New;
+        return match before {
+            Some(_) if is_lost => Progress::Lost,
+            // its HAProxy starts again with what it had
+            Some(before) => before.progress,
+            None => Progress::New,
+        };
     }
     if is_behind(Some(state), digest, generation) {
-        return Progress::Behind;
+        // its agent starts again
+        return if is_lost && released { Progress::Lost } else { Progress::Behind };
     }
     match is_held(state, generation) {
         true if !released => Progress::Held,
         true => Progress::Let,
         false if is_reloading(state) => Progress::Let,
         false => Progress::Changed,
+    }
+}
+
+impl Followed {
+    /// Whether it has the change, or was let have it, and was there before it.
+    fn has_it(&self) -> bool {
+        self.was_before && matches!(self.progress, Progress::Let | Progress::Changed | Progress::Lost)
+    }
+
+    fn goes_on(&mut self, progress: Progress, rules: Rules, now: Duration) {
+        if self.progress == Progress::Changed && now.saturating_sub(self.since) >= rules.observation {
+            self.lost = None;
+        }
+        if self.progress == progress {
+            return;
+        }
+        if progress == Progress::Changed {
+            self.figures.begin();
+        }
+        // one that comes and goes is lost since it first went
+        let since = if progress == Progress::Lost { *self.lost.get_or_insert(now) } else { now };
+        (self.progress, self.since) = (progress, since);
     }
 }
 
@@ -195,6 +242,7 @@ impl Figures {
 mod tests {
     use super::*;
     use crate::agent::Health as Look;
+    use Progress::{Held, Lost};
 
     /// What is known after looks at backends that are down.
     fn down(looks: &[u64]) -> (u64, u64) {
@@ -209,6 +257,71 @@ mod tests {
         let health = figures.health().unwrap_or_default();
         assert_eq!(health.queued, health.down);
         health.down
+    }
+
+    pub(super) const RULES: Rules = Rules { observation: Duration::from_secs(12), patience: Duration::from_secs(60) };
+
+    /// Agents that say these, in pods that serve.
+    pub(super) fn agents(states: &[(&'static str, AgentState)]) -> Vec<(&'static str, AgentReport)> {
+        let report = |state: &AgentState| AgentReport {
+            connected_since: std::time::SystemTime::UNIX_EPOCH,
+            agent_version: String::new(),
+            haproxy_version: String::new(),
+            state: Some(state.clone()),
+        };
+        states.iter().map(|(name, state)| (*name, report(state))).collect()
+    }
+
+    pub(super) fn pod(serves: bool) -> Place {
+        Place { zone: "a".into(), serves, ends: false }
+    }
+
+    /// How far pods are by the planner's input.
+    fn look(wave: &mut Wave, states: &[(&'static str, AgentState)], places: &[(&str, Place)], now: u64) -> BTreeMap<String, Progress> {
+        let agents = agents(states);
+        let places = places.iter().map(|(name, place)| ((*name).to_owned(), place.clone())).collect();
+        let seen = Seen { agents: agents.iter().map(|(name, report)| (*name, report)).collect(), places, digest: Digest(0) };
+        let observed = wave.observe(&seen, RULES, &[], false, Duration::from_secs(now));
+        observed.pods.iter().map(|pod| (pod.name.to_string(), pod.progress)).collect()
+    }
+
+    fn all(of: &[(&str, Progress)]) -> BTreeMap<String, Progress> {
+        of.iter().map(|(name, progress)| ((*name).to_owned(), *progress)).collect()
+    }
+
+    fn says(held: u32, held_from: u64, generation: u64) -> AgentState {
+        AgentState { ready: true, held, waiting: held, held_from, generation, digest: Digest(9), ..AgentState::default() }
+    }
+
+    #[test]
+    fn a_pod_that_is_lost_with_the_change_stays_in_the_wave_unless_it_is_to_go() {
+        let (here, held, has) = ([("a", pod(true)), ("b", pod(true))], says(1, 5, 5), says(0, 0, 5));
+        let down = AgentState { ready: false, ..has.clone() };
+        let begin = || {
+            let mut wave = Wave::new(5);
+            assert_eq!(look(&mut wave, &[("a", held.clone()), ("b", held.clone())], &here, 0), all(&[("a", Held), ("b", Held)]));
+            // its HAProxy starts again as it was
+            let restarts = AgentState { ready: false, ..held.clone() };
+            assert_eq!(look(&mut wave, &[("a", held.clone()), ("b", restarts)], &here, 1), all(&[("a", Held), ("b", Held)]));
+            wave.let_go(vec!["a".into()]);
+            look(&mut wave, &[("a", has.clone()), ("b", held.clone())], &here, 2);
+            wave
+        };
+        let lost = all(&[("a", Lost), ("b", Held)]);
+        let mut wave = begin();
+        assert_eq!(look(&mut wave, &[("a", down), ("b", held.clone())], &here, 3), lost);
+        assert_eq!(look(&mut wave, &[("b", held.clone())], &here, 4), lost, "and its agent");
+        assert_eq!(look(&mut wave, &[("b", held.clone())], &here[1..], 5), lost, "and its node");
+        assert_eq!(wave.pods["a"].since, Duration::from_secs(3));
+        let ends = [("a", Place { ends: true, ..pod(false) }), here[1].clone()];
+        assert_eq!(look(&mut wave, &[("b", held.clone())], &ends, 6), all(&[("b", Held)]), "somebody deletes it");
+        assert_eq!(look(&mut wave, &[("b", held.clone())], &here[1..], 7), all(&[("b", Held)]));
+        // one that comes and goes is lost since it first went
+        let mut wave = begin();
+        look(&mut wave, &[("b", held.clone())], &here, 10);
+        look(&mut wave, &[("a", has.clone()), ("b", held.clone())], &here, 15);
+        assert_eq!(look(&mut wave, &[("b", held)], &here, 20), lost);
+        assert_eq!(wave.pods["a"].since, Duration::from_secs(10));
     }
 
     #[test]
