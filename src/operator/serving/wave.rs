@@ -75,43 +75,23 @@ impl Wave {
         self.pods.retain(|name, followed| states.contains_key(name.as_str()) || followed.has_it());
         let gone: Vec<String> = self.pods.keys().filter(|name| !states.contains_key(name.as_str())).cloned().collect();
         states.extend(gone.iter().map(|name| (name.as_str(), None)));
-        let mut pods = Vec::with_capacity(states.len());
-        for (name, state) in states {
-            let place = seen.places.get(name).cloned();
-            if place.as_ref().is_some_and(|place| place.ends) {
-                // it is meant to go: what becomes of it says nothing
-                self.pods.remove(name);
-                continue;
-            }
-            let released = self.released.get(name).is_some_and(|released| *released >= self.generation);
-            let before = self.pods.get(name);
-            let progress = progress(state, seen.digest, self.generation, released, before);
-            let place = place.unwrap_or_else(|| Place {
-                zone: before.map(|before| before.place.zone.clone()).unwrap_or_default(),
-                serves: state.is_some_and(|state| state.ready),
-                ends: false,
-            });
-            let followed = self.pods.entry(name.to_owned()).or_insert_with(|| Followed {
-                progress,
-                since: now,
-                lost: None,
-                was_before: false,
-                place: Place::default(),
-                figures: Figures::default(),
-            });
-            followed.place = place.clone();
-            followed.goes_on(progress, rules, now);
-            // what serves and has yet to get it serves what was before
-            let is_as_before = matches!(progress, Progress::Held | Progress::Behind) || is_first;
-            followed.was_before |= is_as_before && state.is_some_and(|state| state.ready);
+        for (name, state) in &states {
+            self.follow(name, *state, seen, rules, is_first, now);
+        }
+        // it may have begun before: under another leader, or as part of one that was put back
+        let has_begun = |followed: &Followed| followed.was_before && followed.progress == Progress::Changed;
+        self.is_begun |= self.pods.values().any(has_begun) && self.pods.values().any(|followed| followed.progress == Progress::Held);
+        let mut pods = Vec::with_capacity(self.pods.len());
+        for (name, followed) in &mut self.pods {
+            let state = states.get(name.as_str()).copied().flatten();
             if let Some(state) = state {
                 followed.figures.take(state, self.is_begun);
             }
             pods.push(Pod {
-                name: name.into(),
-                zone: place.zone,
-                serves: place.serves,
-                progress,
+                name: name.as_str().into(),
+                zone: followed.place.zone.clone(),
+                serves: followed.place.serves,
+                progress: followed.progress,
                 since: followed.since,
                 was_before: followed.was_before,
                 refused: state.iter().flat_map(|state| state.refused.iter()).map(|refusal| refusal.resource.clone()).collect(),
@@ -119,6 +99,37 @@ impl Wave {
             });
         }
         Observed { rules, proven, zones: zones.to_vec(), pods }
+    }
+
+    /// Takes in how far the pod `name` is.
+    fn follow(&mut self, name: &str, state: Option<&AgentState>, seen: &Seen<'_>, rules: Rules, is_first: bool, now: Duration) {
+        let place = seen.places.get(name).cloned();
+        if place.as_ref().is_some_and(|place| place.ends) {
+            // it is meant to go: what becomes of it says nothing
+            self.pods.remove(name);
+            return;
+        }
+        let released = self.released.get(name).is_some_and(|released| *released >= self.generation);
+        let before = self.pods.get(name);
+        let progress = progress(state, seen.digest, self.generation, released, before);
+        let place = place.unwrap_or_else(|| Place {
+            zone: before.map(|before| before.place.zone.clone()).unwrap_or_default(),
+            serves: state.is_some_and(|state| state.ready),
+            ends: false,
+        });
+        let followed = self.pods.entry(name.to_owned()).or_insert_with(|| Followed {
+            progress,
+            since: now,
+            lost: None,
+            was_before: false,
+            place: Place::default(),
+            figures: Figures::default(),
+        });
+        followed.place = place;
+        followed.goes_on(progress, rules, now);
+        // what serves and has yet to get it serves what was before
+        let is_as_before = matches!(progress, Progress::Held | Progress::Behind) || is_first;
+        followed.was_before |= is_as_before && state.is_some_and(|state| state.ready);
     }
 
     /// Lets `pods` go, and returns those that were not let before.
@@ -322,6 +333,21 @@ mod tests {
         look(&mut wave, &[("a", has.clone()), ("b", held.clone())], &here, 15);
         assert_eq!(look(&mut wave, &[("b", held)], &here, 20), lost);
         assert_eq!(wave.pods["a"].since, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_wave_that_begins_with_pods_that_have_it_compares_them_at_once() {
+        let mut wave = Wave::new(5);
+        let here = [("a", pod(true)), ("b", pod(true))];
+        for number in 1..4 {
+            let fares = |failed: u64, state: AgentState| {
+                let health = Some(Look { number, requests: 100 * number, failed: failed * number, ..Look::default() });
+                AgentState { health, ..state }
+            };
+            look(&mut wave, &[("a", fares(50, says(0, 0, 5))), ("b", fares(0, says(1, 5, 5)))], &here, 2 * number);
+        }
+        let counted = |name: &str| wave.pods[name].figures.health().map(|health| (health.requests, health.failed));
+        assert_eq!((counted("a"), counted("b")), (Some((200, 100)), Some((200, 0))));
     }
 
     #[test]
