@@ -356,6 +356,11 @@ impl Fleet {
         let observed = wave.observe(seen, rules, &self.zones, proven, now);
         let decision = step(&observed, now);
         if self.stuck.is_none() {
+            if wave.generation < generation && wave.is_overtaken(&decision.release) {
+                // what was on its way is not to be had any more, and what came in its place was tried by nobody
+                wave.take_in(generation);
+                return None;
+            }
             for pod in &wave.let_go(decision.release) {
                 tracing::info!(fleet = %id, %pod, generation = wave.generation, outcome = ?decision.outcome, "a pod may reload");
                 feeds.release_pod(id, pod, wave.generation);
@@ -368,13 +373,13 @@ impl Fleet {
         }
         match decision.outcome {
             Outcome::Done => {
-                let (generation, is_begun) = (wave.generation, wave.is_begun());
+                let (generation, is_begun, is_through) = (wave.generation, wave.is_begun(), wave.is_through());
                 (self.wave, self.stuck) = (None, None);
                 if is_begun {
                     // who was away meanwhile need not ask
                     feeds.release(id, generation);
                 }
-                if is_gathered || self.is_traced {
+                if is_through && (is_gathered || self.is_traced) {
                     self.settle(generation);
                 }
                 None
@@ -391,7 +396,7 @@ impl Fleet {
         states.all(|state| match state {
             // it gets what there is with its first configuration
             Some(state) if !state.ready => true,
-            Some(known) => !wave::is_behind(state, self.digest, self.generation) && !wave::is_reloading(known),
+            Some(known) => known.held == 0 && !wave::is_behind(state, self.digest, self.generation) && !wave::is_reloading(known),
             None => false,
         })
     }

@@ -29,8 +29,8 @@ pub(super) struct Wave {
     is_begun: bool,
     pods: BTreeMap<String, Followed>,
     is_looked_at: bool,
-    /// Up to which generation pods were let.
-    released: BTreeMap<String, u64>,
+    /// Up to which generation pods were let, and how often they had reloaded by then.
+    released: BTreeMap<String, (u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -40,6 +40,10 @@ struct Followed {
     /// Since when it is lost, or was not long ago.
     lost: Option<Duration>,
     was_before: bool,
+    /// How often it reloaded.
+    reloads: u64,
+    /// Whether it waits for something that came later, in the place of what is on its way.
+    is_overtaken: bool,
     place: Place,
     figures: Figures,
 }
@@ -109,7 +113,7 @@ impl Wave {
             self.pods.remove(name);
             return;
         }
-        let released = self.released.get(name).is_some_and(|released| *released >= self.generation);
+        let released = self.released.get(name).filter(|(up_to, _)| *up_to >= self.generation).map(|(_, reloads)| *reloads);
         let before = self.pods.get(name);
         let progress = progress(state, seen.digest, self.generation, released, before);
         let place = place.unwrap_or_else(|| Place {
@@ -122,10 +126,16 @@ impl Wave {
             since: now,
             lost: None,
             was_before: false,
+            reloads: 0,
+            is_overtaken: false,
             place: Place::default(),
             figures: Figures::default(),
         });
         followed.place = place;
+        if let Some(state) = state {
+            followed.reloads = state.reload_count;
+            followed.is_overtaken = progress == Progress::Held && state.held_from > self.generation;
+        }
         followed.goes_on(progress, rules, now);
         // what serves and has yet to get it serves what was before
         let is_as_before = matches!(progress, Progress::Held | Progress::Behind) || is_first;
@@ -135,10 +145,38 @@ impl Wave {
     /// Lets `pods` go, and returns those that were not let before.
     pub(super) fn let_go(&mut self, pods: Vec<Arc<str>>) -> Vec<Arc<str>> {
         let mut let_now = pods;
-        let_now.retain(|pod| self.released.insert(pod.to_string(), self.generation) != Some(self.generation));
+        let_now.retain(|pod| {
+            let reloads = self.pods.get(&**pod).map_or(0, |followed| followed.reloads);
+            let before = self.released.get(&**pod).is_some_and(|(up_to, _)| *up_to == self.generation);
+            if !before {
+                self.released.insert(pod.to_string(), (self.generation, reloads));
+            }
+            !before
+        });
         let is_held = |pod: &Arc<str>| self.pods.get(&**pod).is_some_and(|followed| followed.progress == Progress::Held);
         self.is_begun |= let_now.iter().any(is_held);
         let_now
+    }
+
+    /// Whether what is on its way is not what those of `pods` wait for that have it yet to come, but what came later in
+    /// its place: letting them is in vain.
+    pub(super) fn is_overtaken(&self, pods: &[Arc<str>]) -> bool {
+        let followed = pods.iter().filter_map(|pod| self.pods.get(&**pod));
+        let mut held = followed.filter(|followed| followed.progress == Progress::Held).peekable();
+        held.peek().is_some() && held.all(|followed| followed.is_overtaken)
+    }
+
+    /// What came up to `generation` is part of it, and goes to one pod first.
+    pub(super) fn take_in(&mut self, generation: u64) {
+        (self.generation, self.is_begun) = (generation, false);
+        for followed in self.pods.values_mut() {
+            followed.figures = Figures::default();
+        }
+    }
+
+    /// Whether nobody has it yet to come.
+    pub(super) fn is_through(&self) -> bool {
+        self.pods.values().all(|followed| matches!(followed.progress, Progress::Changed | Progress::New))
     }
 
     /// Whether pods that served before were let.
@@ -168,8 +206,8 @@ pub(super) fn is_reloading(state: &AgentState) -> bool {
     state.reload_pending || state.waiting > 0 && state.held == 0 && state.refused_count == 0
 }
 
-/// How far a pod is, of which `before` was seen last.
-fn progress(state: Option<&AgentState>, digest: Digest, generation: u64, released: bool, before: Option<&Followed>) -> Progress {
+/// How far a pod is, of which `before` was seen last and that had reloaded so often when it was let, if it was.
+fn progress(state: Option<&AgentState>, digest: Digest, generation: u64, released: Option<u64>, before: Option<&Followed>) -> Progress {
     let before = before.filter(|before| before.was_before);
     let is_lost = before.is_some_and(Followed::has_it);
     let Some(state) = state else { return if is_lost { Progress::Lost } else { Progress::Behind } };
@@ -183,10 +221,13 @@ fn progress(state: Option<&AgentState>, digest: Digest, generation: u64, release
     }
     if is_behind(Some(state), digest, generation) {
         // its agent starts again
-        return if is_lost && released { Progress::Lost } else { Progress::Behind };
+        return if is_lost && released.is_some() { Progress::Lost } else { Progress::Behind };
     }
-    match is_held(state, generation) {
-        true if !released => Progress::Held,
+    // whoever waits for what came later and did not reload since it was let may have nothing of what came before: of what is
+    // changed twice, agents know the last time
+    let is_overtaken = state.held_from > generation && !released.is_some_and(|reloads| state.reload_count > reloads);
+    match state.held > 0 && (is_held(state, generation) || is_overtaken) {
+        true if released.is_none() || is_overtaken && !state.reload_pending => Progress::Held,
         true => Progress::Let,
         false if is_reloading(state) => Progress::Let,
         false => Progress::Changed,
@@ -253,7 +294,7 @@ impl Figures {
 mod tests {
     use super::*;
     use crate::agent::Health as Look;
-    use Progress::{Held, Lost};
+    use Progress::{Changed, Held, Lost};
 
     /// What is known after looks at backends that are down.
     fn down(looks: &[u64]) -> (u64, u64) {
@@ -333,6 +374,27 @@ mod tests {
         look(&mut wave, &[("a", has.clone()), ("b", held.clone())], &here, 15);
         assert_eq!(look(&mut wave, &[("b", held)], &here, 20), lost);
         assert_eq!(wave.pods["a"].since, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn what_is_changed_twice_is_still_to_come_for_those_who_did_not_reload() {
+        let mut wave = Wave::new(5);
+        let here = [("a", pod(true)), ("b", pod(true)), ("c", pod(true))];
+        look(&mut wave, &["a", "b", "c"].map(|name| (name, says(1, 5, 5))), &here, 0);
+        wave.let_go(vec!["a".into(), "c".into()]);
+        // it changes again: `a` has what came first, `b` was not let and `c` was too late
+        let has = AgentState { reload_count: 1, ..says(1, 6, 6) };
+        let states = [("a", has), ("b", says(1, 6, 6)), ("c", says(1, 6, 6))];
+        assert_eq!(look(&mut wave, &states, &here, 1), all(&[("a", Changed), ("b", Held), ("c", Held)]));
+        assert!(!wave.is_overtaken(&["a".into()]) && wave.is_overtaken(&["b".into(), "c".into()]));
+        assert!(!wave.is_through());
+        wave.take_in(6);
+        assert_eq!(look(&mut wave, &states, &here, 2), all(&[("a", Held), ("b", Held), ("c", Held)]));
+        assert!(!wave.is_overtaken(&["b".into()]));
+        // an agent that starts again in between knows nothing of when things came
+        let mut wave = Wave::new(5);
+        look(&mut wave, &[("a", says(1, 5, 5))], &here[..1], 0);
+        assert_eq!(look(&mut wave, &[("a", says(1, 6, 6))], &here[..1], 1), all(&[("a", Held)]));
     }
 
     #[test]
