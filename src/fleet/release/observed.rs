@@ -45,6 +45,8 @@ pub struct Pod {
     pub zone: Arc<str>,
     /// Whether clients reach it.
     pub serves: bool,
+    /// Whether clients reached it when it was let, and it is not drained by hand since.
+    pub served: bool,
     /// How far it is with the change.
     pub progress: Progress,
     /// Since when it is that far.

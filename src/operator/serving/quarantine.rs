@@ -44,6 +44,10 @@ fn hash_of(bundle: &Bundle, key: &ResourceKey) -> u128 {
 impl Fleet {
     /// Puts back what did harm, and says what that changes in what is served. `None`: it is not known what was there before.
     pub(super) fn quarantine(&mut self, trouble: &Trouble, present: &Bundle) -> Option<Vec<Change>> {
+        if self.overlay.record.is_some() {
+            // what people went back to is theirs to change
+            return None;
+        }
         let generation = self.wave.as_ref()?.generation;
         let served = self.served.as_ref().unwrap_or(present);
         let came = |moves: &super::Moves| moves.former.first().is_some_and(|(at, _)| *at <= generation);

@@ -40,6 +40,8 @@ struct Followed {
     /// Since when it is lost, or was not long ago.
     lost: Option<Duration>,
     was_before: bool,
+    /// Whether clients reached it when it was let, or since.
+    served: bool,
     /// How often it reloaded.
     reloads: u64,
     /// Whether it waits for something that came later, in the place of what is on its way.
@@ -95,6 +97,7 @@ impl Wave {
                 name: name.as_str().into(),
                 zone: followed.place.zone.clone(),
                 serves: followed.place.serves,
+                served: followed.served && !state.is_some_and(|state| state.drained),
                 progress: followed.progress,
                 since: followed.since,
                 was_before: followed.was_before,
@@ -126,11 +129,13 @@ impl Wave {
             since: now,
             lost: None,
             was_before: false,
+            served: false,
             reloads: 0,
             is_overtaken: false,
             place: Place::default(),
             figures: Figures::default(),
         });
+        followed.served = place.serves || followed.served && self.released.contains_key(name);
         followed.place = place;
         if let Some(state) = state {
             followed.reloads = state.reload_count;
@@ -395,6 +400,23 @@ mod tests {
         let mut wave = Wave::new(5);
         look(&mut wave, &[("a", says(1, 5, 5))], &here[..1], 0);
         assert_eq!(look(&mut wave, &[("a", says(1, 6, 6))], &here[..1], 1), all(&[("a", Held)]));
+    }
+
+    #[test]
+    fn whoever_served_when_it_was_let_is_expected_to_serve_unless_it_is_drained() {
+        let mut wave = Wave::new(5);
+        let served = |wave: &mut Wave, state: AgentState, serves: bool| {
+            let agents = agents(&[("a", state)]);
+            let places = [("a".to_owned(), pod(serves))].into();
+            let seen = Seen { agents: agents.iter().map(|(name, report)| (*name, report)).collect(), places, digest: Digest(0) };
+            wave.observe(&seen, RULES, &[], false, Duration::ZERO).pods[0].served
+        };
+        assert!(served(&mut wave, says(1, 5, 5), true));
+        assert!(!served(&mut wave, says(1, 5, 5), false), "it did not when its turn came");
+        assert!(served(&mut wave, says(1, 5, 5), true));
+        wave.let_go(vec!["a".into()]);
+        assert!(served(&mut wave, says(0, 0, 5), false));
+        assert!(!served(&mut wave, AgentState { drained: true, ..says(0, 0, 5) }, false));
     }
 
     #[test]
