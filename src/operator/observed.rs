@@ -102,7 +102,7 @@ fn container_trouble(container: &core::ContainerStatus) -> Option<Trouble> {
 
 fn behind_since(report: Option<&AgentReport>, view: &FleetView, started: tokio::time::Instant, now: Moment) -> Option<Timestamp> {
     match report.and_then(|report| report.state.as_ref()) {
-        Some(state) if state.digest == view.digest => None,
+        Some(state) if state.digest == view.digest && state.held == 0 => None,
         Some(_) => Some(now.at(view.since)),
         None => {
             let since = now.at(view.since.max(started));

@@ -13,7 +13,7 @@ mod tests;
 pub use quarantine::{no_way_back, too_large};
 pub use wave::{Place, Places};
 
-use crate::delivery::feed::{AgentReport, Agents, Feeds};
+use crate::delivery::feed::{AgentReport, AgentState, Agents, Feeds};
 use crate::fleet::release::{Outcome, Rules, Trouble, step};
 use crate::haproxy::bundle::{Bundle, Change, Digest, Resource, ResourceKey};
 use crate::haproxy::revision::{self, Overlay, Record};
@@ -22,7 +22,7 @@ use crate::model::FleetId;
 use crate::report::{Diagnostic, ObjectRef};
 use quarantine::Quarantine;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use wave::{Seen, Wave};
@@ -83,6 +83,10 @@ struct Fleet {
     last_moved: u64,
     /// Whether `moved` is all of it: all pods were seen with the same since this replica leads.
     is_traced: bool,
+    /// Whether it is known of all pods what they have, and nothing of it is refused.
+    is_whole: bool,
+    /// What of `moved` a pod refuses.
+    refused_by: BTreeSet<ResourceKey>,
     settled: u64,
     wave: Option<Wave>,
     /// Why the wave goes on no more.
@@ -330,6 +334,9 @@ impl Fleet {
 
     /// Goes on with what is on its way; what is wrong with it, if that is new.
     fn advance(&mut self, id: &FleetId, seen: &Seen<'_>, feeds: &Feeds, rules: Rules, is_gathered: bool, now: Duration) -> Option<Trouble> {
+        self.is_whole = seen.is_whole();
+        let refused = seen.states().flatten().flat_map(|state| state.refused.iter()).map(|refusal| &refusal.resource);
+        self.refused_by = refused.filter(|key| self.moved.contains_key(key)).cloned().collect();
         if self.stuck.is_some() && self.wave.as_ref().is_some_and(|wave| self.last_moved > wave.generation) {
             // somebody changed something: perhaps what was wrong
             (self.stuck, self.wave) = (None, None);
@@ -375,7 +382,7 @@ impl Fleet {
             Outcome::Done => {
                 let (generation, is_begun, is_through) = (wave.generation, wave.is_begun(), wave.is_through());
                 (self.wave, self.stuck) = (None, None);
-                if is_begun {
+                if is_begun && is_through {
                     // who was away meanwhile need not ask
                     feeds.release(id, generation);
                 }
@@ -389,26 +396,32 @@ impl Fleet {
         }
     }
 
-    /// Whether all pods that are connected have what is served, with nothing on its way.
+    /// Whether all pods have what is served, with nothing on its way. Those that serve nobody and are not connected get it
+    /// when they are.
     fn is_everywhere(&self, seen: &Seen<'_>) -> bool {
-        let ends = |pod: &str| seen.places.get(pod).is_some_and(|place| place.ends);
-        let mut states = seen.agents.iter().filter(|(pod, _)| !ends(pod)).map(|(_, report)| report.state.as_ref());
-        states.all(|state| match state {
+        let is_empty = seen.places.values().all(|place| place.ends);
+        let is_known = is_empty || seen.states().flatten().any(|state| state.ready);
+        let has_it = |state: Option<&AgentState>| match state {
             // it gets what there is with its first configuration
             Some(state) if !state.ready => true,
             Some(known) => known.held == 0 && !wave::is_behind(state, self.digest, self.generation) && !wave::is_reloading(known),
             None => false,
-        })
+        };
+        is_known && seen.missing().next().is_none() && seen.states().all(has_it)
     }
 
     fn is_settled(&self) -> bool {
-        self.is_traced && self.settled >= self.last_moved && self.wave.is_none()
+        self.is_traced && self.is_whole && self.settled >= self.last_moved && self.wave.is_none()
     }
 
-    /// All pods have everything up to `generation`.
+    /// All pods have everything up to `generation`, but for what they refuse: of that they have what was before.
     fn settle(&mut self, generation: u64) {
         (self.settled, self.is_traced) = (generation, true);
-        self.moved.retain(|_, moves| {
+        let refused_by = &self.refused_by;
+        self.moved.retain(|key, moves| {
+            if refused_by.contains(key) {
+                return true;
+            }
             moves.former.retain(|(at, _)| *at > generation);
             !moves.former.is_empty()
         });

@@ -61,11 +61,34 @@ struct Figures {
 
 /// What is known of the pods of one fleet.
 pub(super) struct Seen<'s> {
-    /// Its agents by pod.
+    /// Its agents by pod, in their order.
     pub(super) agents: Vec<(&'s str, &'s AgentReport)>,
     pub(super) places: Places,
     /// What they are to serve.
     pub(super) digest: Digest,
+}
+
+impl Seen<'_> {
+    /// The pods that clients are sent to and whose agents say nothing.
+    pub(super) fn missing(&self) -> impl Iterator<Item = &str> {
+        let says = |name: &str| {
+            let found = self.agents.binary_search_by(|(agent, _)| (*agent).cmp(name));
+            found.is_ok_and(|at| self.agents[at].1.state.is_some())
+        };
+        self.places.iter().filter(move |(name, place)| place.serves && !place.ends && !says(name)).map(|(name, _)| name.as_str())
+    }
+
+    /// What those that are to stay say; `None`: nothing yet.
+    pub(super) fn states(&self) -> impl Iterator<Item = Option<&AgentState>> {
+        let ends = |pod: &str| self.places.get(pod).is_some_and(|place| place.ends);
+        self.agents.iter().filter(move |(pod, _)| !ends(pod)).map(|(_, report)| report.state.as_ref())
+    }
+
+    /// Whether it is known of all pods what they have, and nothing of it is refused.
+    pub(super) fn is_whole(&self) -> bool {
+        let is_any = self.places.values().all(|place| place.ends) || self.states().flatten().any(|state| state.ready);
+        is_any && self.missing().next().is_none() && self.states().all(|state| state.is_some_and(|state| state.refused_count == 0))
+    }
 }
 
 impl Wave {
@@ -78,6 +101,9 @@ impl Wave {
         let is_first = !std::mem::replace(&mut self.is_looked_at, true);
         let mut states: BTreeMap<&str, Option<&AgentState>> =
             seen.agents.iter().map(|(name, report)| (*name, report.state.as_ref())).collect();
+        for name in seen.missing() {
+            states.insert(name, None);
+        }
         self.pods.retain(|name, followed| states.contains_key(name.as_str()) || followed.has_it());
         let gone: Vec<String> = self.pods.keys().filter(|name| !states.contains_key(name.as_str())).cloned().collect();
         states.extend(gone.iter().map(|name| (name.as_str(), None)));
@@ -299,7 +325,7 @@ impl Figures {
 mod tests {
     use super::*;
     use crate::agent::Health as Look;
-    use Progress::{Changed, Held, Lost};
+    use Progress::{Behind, Changed, Held, Lost};
 
     /// What is known after looks at backends that are down.
     fn down(looks: &[u64]) -> (u64, u64) {
@@ -417,6 +443,27 @@ mod tests {
         wave.let_go(vec!["a".into()]);
         assert!(served(&mut wave, says(0, 0, 5), false));
         assert!(!served(&mut wave, AgentState { drained: true, ..says(0, 0, 5) }, false));
+    }
+
+    #[test]
+    fn a_pod_that_serves_and_is_not_connected_has_it_yet_to_come() {
+        let mut wave = Wave::new(5);
+        let here = [("a", pod(true)), ("b", pod(true)), ("c", pod(false))];
+        let has = says(0, 0, 5);
+        assert_eq!(look(&mut wave, &[("a", has.clone()), ("b", says(1, 5, 5))], &here, 0), all(&[("a", Changed), ("b", Held)]));
+        assert_eq!(look(&mut wave, &[("a", has.clone())], &here, 1), all(&[("a", Changed), ("b", Behind)]));
+        assert!(!wave.is_through());
+        let places: Places = here.iter().map(|(name, place)| ((*name).to_owned(), place.clone())).collect();
+        let is_whole = |states: &[(&'static str, AgentState)], places: &Places| {
+            let agents = agents(states);
+            let agents = agents.iter().map(|(name, report)| (*name, report)).collect();
+            Seen { agents, places: places.clone(), digest: Digest(0) }.is_whole()
+        };
+        assert!(!is_whole(&[("a", has.clone())], &places));
+        assert!(is_whole(&[("a", has.clone()), ("b", has.clone())], &places));
+        assert!(!is_whole(&[("a", has.clone()), ("b", AgentState { refused_count: 1, ..has })], &places));
+        assert!(!is_whole(&[], &[("c".to_owned(), pod(false))].into()), "nobody has it");
+        assert!(is_whole(&[], &Places::new()), "there is nobody");
     }
 
     #[test]
