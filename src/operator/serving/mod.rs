@@ -25,7 +25,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use wave::{Seen, Wave};
+use wave::{Moving, Seen, Wave};
 
 /// How it is gone about.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +115,11 @@ impl Moves {
     /// What it was when all pods had the same.
     fn first(&self) -> Option<&Arc<Resource>> {
         self.former.first().and_then(|(_, former)| former.as_ref())
+    }
+
+    /// Whether it changed up to `generation`, and is not what it was.
+    fn is_open(&self, generation: u64) -> bool {
+        self.former.first().is_some_and(|(at, _)| *at <= generation) && !self.is_back()
     }
 
     fn is_back(&self) -> bool {
@@ -360,7 +365,10 @@ impl Fleet {
             // back to where everybody was: what came in between is part of it
             wave.generation = generation;
         }
-        let observed = wave.observe(seen, rules, &self.zones, proven, now);
+        let moved = &self.moved;
+        let up_to = wave.generation;
+        let moving = Moving { proven, has: &|key| moved.get(key).is_some_and(|moves| moves.is_open(up_to)) };
+        let observed = wave.observe(seen, rules, &self.zones, moving, now);
         let decision = step(&observed, now);
         if self.stuck.is_none() {
             if wave.generation < generation && wave.is_overtaken(&decision.release) {

@@ -50,14 +50,17 @@ impl Fleet {
         }
         let generation = self.wave.as_ref()?.generation;
         let served = self.served.as_ref().unwrap_or(present);
-        let came = |moves: &super::Moves| moves.former.first().is_some_and(|(at, _)| *at <= generation);
         let eligible: BTreeSet<&ResourceKey> =
-            self.moved.iter().filter(|(_, moves)| came(moves) && !moves.is_back()).map(|(key, _)| key).collect();
+            self.moved.iter().filter(|(_, moves)| moves.is_open(generation)).map(|(key, _)| key).collect();
         let refused: BTreeSet<ResourceKey> = match trouble {
             Trouble::Refused(_, keys) => keys.iter().filter(|key| eligible.contains(key)).cloned().collect(),
             Trouble::Unhealthy(_) | Trouble::Unconfirmed(_) | Trouble::Unready(_) => BTreeSet::new(),
         };
-        let culprits = if refused.is_empty() { self.reloading(&eligible, served) } else { refused };
+        let culprits = match trouble {
+            // who is to blame is known, and nobody else is
+            Trouble::Refused(..) => refused,
+            Trouble::Unhealthy(_) | Trouble::Unconfirmed(_) | Trouble::Unready(_) => self.reloading(&eligible, served),
+        };
         if culprits.is_empty() {
             return None;
         }

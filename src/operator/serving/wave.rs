@@ -2,7 +2,7 @@
 
 use crate::delivery::feed::{AgentReport, AgentState};
 use crate::fleet::release::{Health, Observed, Pod, Progress, Rules};
-use crate::haproxy::bundle::Digest;
+use crate::haproxy::bundle::{Digest, ResourceKey};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +68,15 @@ pub(super) struct Seen<'s> {
     pub(super) digest: Digest,
 }
 
+/// What is on its way.
+#[derive(Clone, Copy)]
+pub(super) struct Moving<'m> {
+    /// Whether all pods served it before.
+    pub(super) proven: bool,
+    /// Whether a resource is part of it.
+    pub(super) has: &'m dyn Fn(&ResourceKey) -> bool,
+}
+
 impl Seen<'_> {
     /// The pods that clients are sent to and whose agents say nothing.
     pub(super) fn missing(&self) -> impl Iterator<Item = &str> {
@@ -97,7 +106,7 @@ impl Wave {
     }
 
     /// What the planner is to decide on.
-    pub(super) fn observe(&mut self, seen: &Seen<'_>, rules: Rules, zones: &[Arc<str>], proven: bool, now: Duration) -> Observed {
+    pub(super) fn observe(&mut self, seen: &Seen<'_>, rules: Rules, zones: &[Arc<str>], moving: Moving<'_>, now: Duration) -> Observed {
         let is_first = !std::mem::replace(&mut self.is_looked_at, true);
         let mut states: BTreeMap<&str, Option<&AgentState>> =
             seen.agents.iter().map(|(name, report)| (*name, report.state.as_ref())).collect();
@@ -119,6 +128,8 @@ impl Wave {
             if let Some(state) = state {
                 followed.figures.take(state, self.is_begun);
             }
+            // a certificate that is refused meanwhile is no fault of what spreads
+            let refused = state.iter().flat_map(|state| state.refused.iter()).map(|refusal| &refusal.resource);
             pods.push(Pod {
                 name: name.as_str().into(),
                 zone: followed.place.zone.clone(),
@@ -127,11 +138,11 @@ impl Wave {
                 progress: followed.progress,
                 since: followed.since,
                 was_before: followed.was_before,
-                refused: state.iter().flat_map(|state| state.refused.iter()).map(|refusal| refusal.resource.clone()).collect(),
+                refused: refused.filter(|key| (moving.has)(key)).cloned().collect(),
                 health: followed.figures.health(),
             });
         }
-        Observed { rules, proven, zones: zones.to_vec(), pods }
+        Observed { rules, proven: moving.proven, zones: zones.to_vec(), pods }
     }
 
     /// Takes in how far the pod `name` is.
@@ -344,6 +355,8 @@ mod tests {
 
     pub(super) const RULES: Rules = Rules { observation: Duration::from_secs(12), patience: Duration::from_secs(60) };
 
+    const MOVING: Moving<'static> = Moving { proven: false, has: &|key| matches!(key, ResourceKey::Section(_)) };
+
     /// Agents that say these, in pods that serve.
     pub(super) fn agents(states: &[(&'static str, AgentState)]) -> Vec<(&'static str, AgentReport)> {
         let report = |state: &AgentState| AgentReport {
@@ -364,7 +377,7 @@ mod tests {
         let agents = agents(states);
         let places = places.iter().map(|(name, place)| ((*name).to_owned(), place.clone())).collect();
         let seen = Seen { agents: agents.iter().map(|(name, report)| (*name, report)).collect(), places, digest: Digest(0) };
-        let observed = wave.observe(&seen, RULES, &[], false, Duration::from_secs(now));
+        let observed = wave.observe(&seen, RULES, &[], MOVING, Duration::from_secs(now));
         observed.pods.iter().map(|pod| (pod.name.to_string(), pod.progress)).collect()
     }
 
@@ -435,7 +448,7 @@ mod tests {
             let agents = agents(&[("a", state)]);
             let places = [("a".to_owned(), pod(serves))].into();
             let seen = Seen { agents: agents.iter().map(|(name, report)| (*name, report)).collect(), places, digest: Digest(0) };
-            wave.observe(&seen, RULES, &[], false, Duration::ZERO).pods[0].served
+            wave.observe(&seen, RULES, &[], MOVING, Duration::ZERO).pods[0].served
         };
         assert!(served(&mut wave, says(1, 5, 5), true));
         assert!(!served(&mut wave, says(1, 5, 5), false), "it did not when its turn came");
@@ -464,6 +477,18 @@ mod tests {
         assert!(!is_whole(&[("a", has.clone()), ("b", AgentState { refused_count: 1, ..has })], &places));
         assert!(!is_whole(&[], &[("c".to_owned(), pod(false))].into()), "nobody has it");
         assert!(is_whole(&[], &Places::new()), "there is nobody");
+    }
+
+    #[test]
+    fn only_what_is_on_its_way_is_refused_on_its_account() {
+        let refusal = |resource| crate::agent::Refusal { generation: 5, sources: Arc::new([]), resource, message: String::new() };
+        let section = ResourceKey::Section("20-frontends".into());
+        let refused = [refusal(ResourceKey::Certificate("certs/a.pem".into())), refusal(section.clone())];
+        let agents = agents(&[("a", AgentState { refused: refused.into(), ..says(0, 0, 5) })]);
+        let agents = agents.iter().map(|(name, report)| (*name, report)).collect();
+        let seen = Seen { agents, places: Places::new(), digest: Digest(0) };
+        let observed = Wave::new(5).observe(&seen, RULES, &[], MOVING, Duration::ZERO);
+        assert_eq!(observed.pods[0].refused, [section].into());
     }
 
     #[test]
