@@ -421,8 +421,13 @@ impl Stage {
         for view in self.state.fleets.values_mut() {
             view.generation = 0;
         }
-        self.serving.lead(authority.leads, self.started.elapsed());
+        let pipeline = &self.pipeline;
+        let anew = self.serving.lead(authority.leads, self.started.elapsed(), &|fleet| pipeline.bundle(fleet));
         self.feeds.set_authority(authority);
+        for (fleet, changes) in anew {
+            self.serve(&fleet, &changes);
+            self.have_findings();
+        }
     }
 
     /// Numbers what has none yet.

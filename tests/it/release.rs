@@ -42,7 +42,7 @@ impl Operator {
         let rules = Rules { observation, patience: Duration::from_secs(60) };
         let mut serving = Serving::new(replica.feeds.clone(), Timing { rules, gathering: Duration::ZERO });
         replica.leads(1);
-        serving.lead(true, Duration::ZERO);
+        serving.lead(true, Duration::ZERO, &|_| None);
         let mut operator = Self { replica, serving, present, generation: 0, started: std::time::Instant::now() };
         let all = Bundle::default().diff(&operator.present);
         operator.publish(&all);

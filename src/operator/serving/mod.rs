@@ -142,15 +142,30 @@ impl Serving {
         Self { feeds, timing, fleets: BTreeMap::new(), leads_since: None }
     }
 
-    /// Whether this replica leads from now on.
-    pub fn lead(&mut self, leads: bool, now: Duration) {
+    /// Whether this replica leads from now on. What was in quarantine is tried again by whoever leads: what that changes in
+    /// what fleets serve has to be published. `present` is what is asked for.
+    pub fn lead<'b>(
+        &mut self,
+        leads: bool,
+        now: Duration,
+        present: &dyn Fn(&FleetId) -> Option<&'b Bundle>,
+    ) -> Vec<(FleetId, Vec<Change>)> {
         self.leads_since = leads.then_some(now);
-        for fleet in self.fleets.values_mut() {
+        let mut anew = Vec::new();
+        for (id, fleet) in &mut self.fleets {
             fleet.generation = 0;
             fleet.moved.clear();
             (fleet.is_traced, fleet.settled, fleet.last_moved) = (false, 0, 0);
             (fleet.wave, fleet.stuck) = (None, None);
+            if fleet.quarantines.is_empty() {
+                continue;
+            }
+            fleet.quarantines.clear();
+            if let Some(present) = present(id) {
+                anew.push((id.clone(), fleet.lay_anew(present)));
+            }
         }
+        anew
     }
 
     /// The zones of a fleet in their order, and what its HAProxies can do.

@@ -181,7 +181,7 @@ fn a_fleet_that_is_to_go_back_serves_nothing_else_after_a_restart() {
 fn a_revision_is_kept_once_and_only_when_all_pods_have_it() {
     let (_, now) = two();
     let mut serving = Serving::new(Feeds::new(), Timing { gathering: Duration::from_secs(30), ..Timing::default() });
-    serving.lead(true, Duration::ZERO);
+    serving.lead(true, Duration::ZERO, &|_| None);
     let (digest, revision) = (now.digest(), revision_of(&now));
     serving.published(&fleet(), 1, &[], digest, revision);
     serving.set_revisions(&fleet(), Revisions::new(), None);
@@ -193,6 +193,26 @@ fn a_revision_is_kept_once_and_only_when_all_pods_have_it() {
     assert_eq!(look(&mut serving, 30), Some(revision));
     serving.set_revisions(&fleet(), [(1, revision)].into(), None);
     assert_eq!(look(&mut serving, 31), None);
+}
+
+#[test]
+fn what_is_in_quarantine_is_served_again_once_another_replica_leads() {
+    let (then, now) = two();
+    let mut serving = Serving::new(Feeds::new(), Timing::default());
+    serving.lead(true, Duration::ZERO, &|_| None);
+    serving.published(&fleet(), 1, &[], then.digest(), revision_of(&then));
+    serving.published(&fleet(), 2, &then.diff(&now), now.digest(), revision_of(&now));
+    let state = serving.fleets.get_mut(&fleet()).unwrap();
+    state.wave = Some(super::Wave::new(2));
+    state.quarantine(&crate::fleet::release::Trouble::Unready("a".into()), &now).unwrap();
+    assert!(serving.has_quarantines() && serving.bundle(&fleet(), &now) != &now);
+    let mut served = serving.bundle(&fleet(), &now).clone();
+    for (_, changes) in serving.lead(false, Duration::ZERO, &|_| Some(&now)) {
+        served.apply(&changes);
+    }
+    assert!(!serving.has_quarantines());
+    assert_eq!(serving.findings(&fleet()), []);
+    assert_eq!((serving.bundle(&fleet(), &now), &served), (&now, &now));
 }
 
 /// What may change: a route to a shape with some endpoints, or the end of a shape.
