@@ -62,7 +62,7 @@ pub struct Pod {
 /// How far a pod is with a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Progress {
-    /// It serves nothing yet.
+    /// It serves nothing yet, and gets everything with its first configuration.
     New,
     /// It has yet to say that it knows of the change.
     Behind,

@@ -45,16 +45,14 @@ pub enum Trouble {
 /// Who may reload at `now`.
 pub fn step(observed: &Observed, now: Duration) -> Decision {
     let look = Look { observed, now };
-    let new = names(look.with(Progress::New));
-    let spread = look.spread();
-    let (mut release, outcome, recheck_at) = match spread {
+    // whoever serves nothing yet needs no leave: its first configuration brings everything. To let it would be to let one
+    // that serves by the time it hears of that
+    let (release, outcome, recheck_at) = match look.spread() {
         Spread::Done => (Vec::new(), Outcome::Done, None),
         Spread::Release(pods, why) => (names(pods.into_iter()), Outcome::Spreads(why), None),
         Spread::Wait(why, until) => (Vec::new(), Outcome::Spreads(why), Some(until)),
         Spread::Stop(trouble) => (Vec::new(), Outcome::Stopped(trouble), None),
     };
-    // whoever serves nothing yet can lose nothing
-    release.extend(new);
     Decision { release, outcome, recheck_at }
 }
 
