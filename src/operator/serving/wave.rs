@@ -134,7 +134,7 @@ impl Wave {
                 name: name.as_str().into(),
                 zone: followed.place.zone.clone(),
                 serves: followed.place.serves,
-                served: followed.served && !state.is_some_and(|state| state.drained),
+                served: followed.served && state.is_none_or(|state| !state.drained),
                 progress: followed.progress,
                 since: followed.since,
                 was_before: followed.was_before,
@@ -267,7 +267,7 @@ fn progress(state: Option<&AgentState>, digest: Digest, generation: u64, release
     }
     // whoever waits for what came later and did not reload since it was let may have nothing of what came before: of what is
     // changed twice, agents know the last time
-    let is_overtaken = state.held_from > generation && !released.is_some_and(|reloads| state.reload_count > reloads);
+    let is_overtaken = state.held_from > generation && released.is_none_or(|reloads| state.reload_count <= reloads);
     match state.held > 0 && (is_held(state, generation) || is_overtaken) {
         true if released.is_none() || is_overtaken && !state.reload_pending => Progress::Held,
         true => Progress::Let,
