@@ -7,6 +7,7 @@
 use super::apply::Shared;
 use super::runtime::{Command, Master, Session};
 use super::status::Status;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub struct Health {
 pub(super) async fn run(shared: Arc<Mutex<Shared>>, master: Master, status: watch::Sender<Status>) {
     let mut said = status.subscribe();
     let (mut reloads, mut until, mut number) = (0, Instant::now(), 0);
+    let mut known = Known::default();
     loop {
         let wanted = {
             let said = said.borrow_and_update();
@@ -50,13 +52,15 @@ pub(super) async fn run(shared: Arc<Mutex<Shared>>, master: Master, status: watc
         };
         if !wanted {
             status.send_if_modified(|status| status.health.take().is_some());
+            known = Known::default();
             // the sender is here
             let _ = said.changed().await;
             continue;
         }
         match look(&shared, &master).await {
-            Ok(Some(health)) => {
+            Ok(Some((worker, mut health, backends))) => {
                 number += 1;
+                health.down = known.down(worker, backends);
                 status.send_modify(|status| status.health = Some(Health { number, reloads: status.reload_count, ..health }));
             }
             Ok(None) => {}
@@ -67,17 +71,45 @@ pub(super) async fn run(shared: Arc<Mutex<Shared>>, master: Master, status: watc
 }
 
 /// `None` while no worker serves.
-async fn look(shared: &Mutex<Shared>, master: &Master) -> io::Result<Option<Health>> {
+async fn look(shared: &Mutex<Shared>, master: &Master) -> io::Result<Option<(u32, Health, Backends)>> {
     let Some(worker) = shared.lock().await.worker else { return Ok(None) };
     let mut session = Session::open(&master.socket, worker, Duration::from_secs(2)).await?;
     let answers = session.exchange(&[Command::plain("show stat -1 1 -1"), Command::plain("show stat -1 2 -1")]).await?;
     // a reload that came in between has other figures
     let is_same = shared.lock().await.worker == Some(worker);
-    Ok(is_same.then(|| health(&answers[0], &answers[1])))
+    Ok(is_same.then(|| {
+        let (health, backends) = health(&answers[0], &answers[1]);
+        (worker, health, backends)
+    }))
+}
+
+/// Backends by name, and whether they are down.
+type Backends = BTreeMap<String, bool>;
+
+/// The backends that a HAProxy had before its last reload. One that came with it is down nowhere else, as it is nowhere
+/// else: that says nothing about what it came with.
+#[derive(Debug, Default)]
+struct Known {
+    worker: u32,
+    before: Option<BTreeSet<String>>,
+    last: Option<BTreeSet<String>>,
+}
+
+impl Known {
+    /// How many of `backends`, which are those of `worker`, are down and were there before it.
+    fn down(&mut self, worker: u32, backends: Backends) -> u64 {
+        if self.worker != worker {
+            (self.worker, self.before) = (worker, self.last.take());
+        }
+        let is_old = |name: &String| self.before.as_ref().is_none_or(|before| before.contains(name));
+        let down = backends.iter().filter(|(name, down)| **down && is_old(name)).count();
+        self.last = Some(backends.into_keys().collect());
+        down as u64
+    }
 }
 
 /// From the statistics of frontends and of backends.
-fn health(frontends: &str, backends: &str) -> Health {
+fn health(frontends: &str, backends: &str) -> (Health, Backends) {
     let mut health = Health::default();
     for row in rows(frontends, &["pxname", "req_tot", "hrsp_5xx"]) {
         // ours answer nobody but ourselves
@@ -86,11 +118,12 @@ fn health(frontends: &str, backends: &str) -> Health {
             health.failed += row[2].parse().unwrap_or(0);
         }
     }
-    for row in rows(backends, &["qcur", "status"]) {
-        health.queued += row[0].parse().unwrap_or(0);
-        health.down += u64::from(row[1].starts_with("DOWN"));
+    let mut all = Backends::new();
+    for row in rows(backends, &["pxname", "qcur", "status"]) {
+        health.queued += row[1].parse().unwrap_or(0);
+        all.insert(row[0].to_owned(), row[2].starts_with("DOWN"));
     }
-    health
+    (health, all)
 }
 
 /// The columns that are called `names`, of all rows. An answer without one of them has none.
@@ -115,7 +148,18 @@ mod tests {
         let frontends = "# pxname,svname,qcur,status,req_tot,hrsp_5xx,\nhttp,FRONTEND,,OPEN,100,7,\n_health,FRONTEND,,OPEN,9,9,\n\
             https,FRONTEND,,OPEN,20,1,\n\n";
         let backends = "# pxname,svname,qcur,status,req_tot,hrsp_5xx,\na,BACKEND,3,UP,1,1,\nb,BACKEND,4,DOWN,1,1,\n\n";
-        assert_eq!(health(frontends, backends), Health { requests: 120, failed: 8, queued: 7, down: 1, ..Health::default() });
-        assert_eq!(health("Unknown command\n", ""), Health::default());
+        let all = Backends::from([("a".to_owned(), false), ("b".to_owned(), true)]);
+        assert_eq!(health(frontends, backends), (Health { requests: 120, failed: 8, queued: 7, ..Health::default() }, all));
+        assert_eq!(health("Unknown command\n", ""), (Health::default(), Backends::new()));
+    }
+
+    #[test]
+    fn a_backend_that_came_with_the_last_reload_is_not_down_on_its_account() {
+        let backends = |all: &[(&str, bool)]| all.iter().map(|(name, down)| ((*name).to_owned(), *down)).collect::<Backends>();
+        let mut known = Known::default();
+        assert_eq!(known.down(1, backends(&[("a", false), ("b", true)])), 1, "nobody looked before");
+        let after = || backends(&[("a", true), ("b", true), ("new", true)]);
+        assert_eq!((known.down(2, after()), known.down(2, after())), (2, 2));
+        assert_eq!(known.down(3, after()), 3, "by now it is one of them");
     }
 }

@@ -74,7 +74,7 @@ fn replica(name: &str, view: Option<&FleetView>, pod: Option<&Pod>, report: Opti
         zone: pod.and_then(|pod| pod.zone.clone()),
         ready: pod.map_or(state.ready, |pod| pod.serves),
         connected: report.is_some(),
-        confirmed: said.is_some_and(|state| view.is_some_and(|view| view.digest == state.digest)),
+        confirmed: said.is_some_and(|state| view.is_some_and(|view| view.digest == state.digest && state.held == 0)),
         haproxy_version: report.map(|report| report.haproxy_version.clone()),
         generation: state.generation,
         reload_count: state.reload_count,

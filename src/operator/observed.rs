@@ -60,6 +60,7 @@ pub(super) fn pod(
         serves: ready && !terminating,
         terminating,
         behind_since: view.and_then(|view| behind_since(report, view, started, now)),
+        holds: report.and_then(|report| report.state.as_ref()).is_some_and(|state| state.held > 0),
         trouble: pod.status.as_ref().and_then(trouble),
     }
 }

@@ -1,6 +1,6 @@
 //! Where pods are, from what is observed of fleets. Pure.
 
-use super::serving::Place;
+use super::serving::{Place, Places};
 use crate::fleet::apply::FleetKey;
 use crate::fleet::build::LABEL_ZONE;
 use crate::fleet::controller::States;
@@ -10,10 +10,11 @@ use serde_json::Value;
 /// The label of pods that names the zone of their node, where the cluster tells it.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// Where the pod `pod` of `fleet` is; `None`: nobody says.
-pub(super) fn place(states: &States, fleet: &FleetId, pod: &str) -> Option<Place> {
+/// Where the pods of `fleet` are, by name: all that the cluster knows of.
+pub(super) fn places(states: &States, fleet: &FleetId) -> Places {
     let key = FleetKey { namespace: fleet.namespace.to_string(), name: fleet.name.to_string() };
-    states.get(&key)?.pods.get(pod).map(|pod| of_pod(pod))
+    let pods = states.get(&key).map(|state| &state.pods).into_iter().flatten();
+    pods.map(|(name, pod)| (name.clone(), of_pod(pod))).collect()
 }
 
 fn of_pod(pod: &Value) -> Place {
@@ -43,7 +44,8 @@ mod tests {
             ("ends".to_owned(), Arc::new(json!({"metadata": {"deletionTimestamp": "now"}, "status": {"conditions": ready}}))),
         ]);
         let states = States::from([(key, FleetState { pods, ..FleetState::default() })]);
-        let of = |name: &str| place(&states, &fleet, name);
+        let places = places(&states, &fleet);
+        let of = |name: &str| places.get(name).cloned();
         assert_eq!(of("listed"), Some(Place { zone: "a".into(), serves: true, ends: false }));
         assert_eq!(of("spread"), Some(Place { zone: "x".into(), serves: false, ends: false }));
         assert_eq!(of("ends"), Some(Place { zone: "".into(), serves: false, ends: true }));

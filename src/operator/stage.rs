@@ -6,7 +6,7 @@
 use super::history::History;
 use super::numbers::Numbers;
 use super::places;
-use super::pods::place;
+use super::pods::places;
 use super::serving::{Kept, News, Revisions, Serving, Timing};
 use crate::api::IngressDeployment;
 use crate::api::backend::BackendUse;
@@ -229,7 +229,7 @@ impl Stage {
     fn look(&mut self, agents: &Agents) -> bool {
         let states = self.states.borrow().clone();
         let pipeline = &self.pipeline;
-        let places = |fleet: &FleetId, pod: &str| place(&states, fleet, pod);
+        let places = |fleet: &FleetId| places(&states, fleet);
         let news = self.serving.look(self.started.elapsed(), agents, &places, &|fleet| pipeline.bundle(fleet));
         let mut is_news = !news.is_empty();
         for news in news {
@@ -421,8 +421,13 @@ impl Stage {
         for view in self.state.fleets.values_mut() {
             view.generation = 0;
         }
-        self.serving.lead(authority.leads, self.started.elapsed());
+        let pipeline = &self.pipeline;
+        let anew = self.serving.lead(authority.leads, self.started.elapsed(), &|fleet| pipeline.bundle(fleet));
         self.feeds.set_authority(authority);
+        for (fleet, changes) in anew {
+            self.serve(&fleet, &changes);
+            self.have_findings();
+        }
     }
 
     /// Numbers what has none yet.

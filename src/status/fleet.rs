@@ -24,6 +24,8 @@ pub struct Pod {
     pub terminating: bool,
     /// Since when it has not confirmed what it should serve; `None` if it has.
     pub behind_since: Option<Timestamp>,
+    /// Whether it waits for its turn to reload: it has not confirmed, and nothing is wrong with that.
+    pub holds: bool,
     /// Why it does not start, if that is known.
     pub trouble: Option<Trouble>,
 }
@@ -171,7 +173,7 @@ fn pinned(observed: &Observed<'_>, before: &IngressDeploymentStatus) -> Option<i
 /// Pods that confirm the present configuration, of those that serve.
 fn confirmed(observed: &Observed<'_>, now: Timestamp) -> String {
     let serving = observed.serving();
-    let behind = count(observed.pods.iter().filter(|pod| pod.is_behind(now)));
+    let behind = count(observed.pods.iter().filter(|pod| pod.is_behind(now) || pod.serves && pod.holds));
     format!("{}/{serving}", serving.saturating_sub(behind))
 }
 

@@ -10,7 +10,7 @@ use haproxy_fleet::delivery::packed::{pack, unpack};
 use haproxy_fleet::fleet::release::Rules;
 use haproxy_fleet::haproxy::bundle::{Bundle, Change, Digest};
 use haproxy_fleet::model::FleetId;
-use haproxy_fleet::operator::serving::{Kept, News, Place, Serving, Timing};
+use haproxy_fleet::operator::serving::{Kept, News, Place, Places, Serving, Timing};
 use haproxy_fleet::report::ObjectRef;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +42,7 @@ impl Operator {
         let rules = Rules { observation, patience: Duration::from_secs(60) };
         let mut serving = Serving::new(replica.feeds.clone(), Timing { rules, gathering: Duration::ZERO });
         replica.leads(1);
-        serving.lead(true, Duration::ZERO);
+        serving.lead(true, Duration::ZERO, &|_| None);
         let mut operator = Self { replica, serving, present, generation: 0, started: std::time::Instant::now() };
         let all = Bundle::default().diff(&operator.present);
         operator.publish(&all);
@@ -74,9 +74,10 @@ impl Operator {
 
     fn look(&mut self) {
         let agents = self.replica.feeds.agents().borrow().clone();
-        let zone = |pod: &str| Some(Place { zone: pod[..1].into(), serves: true, ends: false });
+        let place = |pod: &str| Place { zone: pod[..1].into(), serves: true, ends: false };
+        let places: Places = agents.keys().map(|(_, pod)| (pod.clone(), place(pod))).collect();
         let present = self.present.clone();
-        let news = self.serving.look(self.started.elapsed(), &agents, &|_, pod| zone(pod), &|_| Some(&present));
+        let news = self.serving.look(self.started.elapsed(), &agents, &|_| places.clone(), &|_| Some(&present));
         for news in news {
             if let News::Serves(_, changes) = news {
                 self.publish(&changes);

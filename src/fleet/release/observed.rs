@@ -32,11 +32,11 @@ pub struct Observed {
     pub proven: bool,
     /// Zones in the order in which they get it. Those that are not here come after them, by name.
     pub zones: Vec<Arc<str>>,
-    /// The pods whose agents are connected and that are not on their way out, by name.
+    /// The pods whose agents are connected and that are not on their way out, and those that were lost, by name.
     pub pods: Vec<Pod>,
 }
 
-/// A pod whose agent is connected.
+/// A pod whose agent is connected, or was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Its name.
@@ -45,6 +45,8 @@ pub struct Pod {
     pub zone: Arc<str>,
     /// Whether clients reach it.
     pub serves: bool,
+    /// Whether clients reached it when it was let, and it is not drained by hand since.
+    pub served: bool,
     /// How far it is with the change.
     pub progress: Progress,
     /// Since when it is that far.
@@ -60,7 +62,7 @@ pub struct Pod {
 /// How far a pod is with a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Progress {
-    /// It serves nothing yet.
+    /// It serves nothing yet, and gets everything with its first configuration.
     New,
     /// It has yet to say that it knows of the change.
     Behind,
@@ -70,4 +72,6 @@ pub enum Progress {
     Let,
     /// It has all of it, but for what HAProxy refused.
     Changed,
+    /// It was let or had it, and its HAProxy or its agent is gone since.
+    Lost,
 }

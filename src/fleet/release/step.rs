@@ -45,16 +45,14 @@ pub enum Trouble {
 /// Who may reload at `now`.
 pub fn step(observed: &Observed, now: Duration) -> Decision {
     let look = Look { observed, now };
-    let new = names(look.with(Progress::New));
-    let spread = look.spread();
-    let (mut release, outcome, recheck_at) = match spread {
+    // whoever serves nothing yet needs no leave: its first configuration brings everything. To let it would be to let one
+    // that serves by the time it hears of that
+    let (release, outcome, recheck_at) = match look.spread() {
         Spread::Done => (Vec::new(), Outcome::Done, None),
         Spread::Release(pods, why) => (names(pods.into_iter()), Outcome::Spreads(why), None),
         Spread::Wait(why, until) => (Vec::new(), Outcome::Spreads(why), Some(until)),
         Spread::Stop(trouble) => (Vec::new(), Outcome::Stopped(trouble), None),
     };
-    // whoever serves nothing yet can lose nothing
-    release.extend(new);
     Decision { release, outcome, recheck_at }
 }
 
@@ -107,20 +105,31 @@ impl<'o> Look<'o> {
         self.evidence().filter(|pod| pod.progress == Progress::Changed)
     }
 
+    /// Those that were let, serve, and do not confirm.
+    fn late(&self) -> impl Iterator<Item = &'o Pod> + use<'o, '_> {
+        let is_late = |pod: &&Pod| pod.progress == Progress::Let && pod.serves && self.age(pod) >= self.observed.rules.patience;
+        self.evidence().filter(is_late)
+    }
+
     fn age(&self, pod: &Pod) -> Duration {
         self.now.saturating_sub(pod.since)
     }
 
     /// What keeps the change from going on to those that are `held`.
     fn trouble(&self, held: &[&Pod]) -> Option<Trouble> {
-        let patience = self.observed.rules.patience;
-        let late = |pod: &&Pod| pod.progress == Progress::Let && pod.serves && self.age(pod) >= patience;
-        if let Some(pod) = self.evidence().find(late) {
+        if self.observed.proven {
+            return None;
+        }
+        // where others have confirmed it, it is that pod's own trouble
+        if let Some(pod) = self.late().next().filter(|_| self.changed().next().is_none()) {
             return Some(Trouble::Unconfirmed(pod.name.clone()));
         }
         if held.is_empty() {
             // it is everywhere: what is refused or slow now is no matter of spreading
             return None;
+        }
+        if let Some(pod) = self.with(Progress::Lost).find(|pod| pod.served && self.age(pod) >= self.observed.rules.patience) {
+            return Some(Trouble::Unready(pod.name.clone()));
         }
         let known: BTreeSet<&ResourceKey> = held.iter().flat_map(|pod| &pod.refused).collect();
         for pod in self.changed() {
@@ -128,7 +137,7 @@ impl<'o> Look<'o> {
             if !refused.is_empty() {
                 return Some(Trouble::Refused(pod.name.clone(), refused));
             }
-            if !pod.serves && self.age(pod) >= self.observed.rules.observation {
+            if pod.served && !pod.serves && self.age(pod) >= self.observed.rules.observation {
                 return Some(Trouble::Unready(pod.name.clone()));
             }
         }
@@ -149,8 +158,10 @@ impl<'o> Look<'o> {
         if let Some(pod) = self.with(Progress::Behind).find(told) {
             return Some((format!("{} has yet to take it in", pod.name), pod.since + to_hear));
         }
-        // one that serves nobody is waited for no longer than it may take
-        let busy = |pod: &&Pod| pod.progress == Progress::Let && (pod.serves || self.age(pod) < rules.patience);
+        if let Some(pod) = self.with(Progress::Lost).find(|pod| self.age(pod) < rules.patience) {
+            return Some((format!("{} is lost since it got it", pod.name), pod.since + rules.patience));
+        }
+        let busy = |pod: &&Pod| pod.progress == Progress::Let && self.age(pod) < rules.patience;
         if let Some(pod) = self.evidence().find(busy) {
             return Some((format!("{} reloads", pod.name), pod.since + rules.patience));
         }
@@ -169,7 +180,9 @@ impl<'o> Look<'o> {
         }
         let pods = held.iter().copied().filter(|pod| pod.zone == zone).collect();
         let place = if zone.is_empty() { "the fleet".to_owned() } else { format!("zone {zone}") };
-        Spread::Release(pods, format!("{place} gets it"))
+        let late: Vec<&str> = self.late().map(|pod| &*pod.name).collect();
+        let but = if late.is_empty() { String::new() } else { format!(", and not confirmed by {}", late.join(", ")) };
+        Spread::Release(pods, format!("{place} gets it{but}"))
     }
 
     /// The zone that goes on: one that has begun, else the first in which a pod serves, else the first.

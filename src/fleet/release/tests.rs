@@ -22,6 +22,7 @@ fn pod(name: &str, progress: Progress, since: u64) -> Pod {
         name: name.into(),
         zone: name[..1].into(),
         serves: true,
+        served: true,
         progress,
         since: at(since),
         was_before: true,
@@ -56,7 +57,7 @@ fn stopped(fleet: &Observed, now: u64) -> Option<Trouble> {
     Some(trouble)
 }
 
-use Progress::{Behind, Changed, Held, Let, New};
+use Progress::{Behind, Changed, Held, Let, Lost, New};
 
 #[test]
 fn one_pod_then_its_zone_then_the_next() {
@@ -80,11 +81,10 @@ fn what_all_served_before_goes_everywhere_at_once() {
 
 #[test]
 fn who_serves_nothing_waits_for_nobody_and_is_no_evidence() {
-    let mut fleet = with(&[(0, New, 0), (2, Let, 100)]);
-    assert_eq!(released(&fleet, 100), ["a0"]);
+    assert!(released(&with(&[(0, New, 0), (2, Let, 100)]), 100).is_empty(), "it may serve by now, and needs no leave");
     let all_new = with(&[(0, New, 0), (1, New, 0), (2, New, 0), (3, New, 0)]);
-    assert_eq!(released(&all_new, 0).len(), 4);
-    fleet = with(&[(0, Changed, 0)]);
+    assert_eq!(step(&all_new, at(0)).outcome, Outcome::Done);
+    let mut fleet = with(&[(0, Changed, 0)]);
     fleet.pods[0].was_before = false;
     assert_eq!(released(&fleet, 100), ["b0"], "one that came with the change is no canary");
 }
@@ -131,6 +131,31 @@ fn one_that_never_confirms_or_serves_no_more_stops_it() {
     fleet.pods[2].serves = false;
     assert_eq!(stopped(&fleet, 107), None, "it may be one that clients are led back to");
     assert_eq!(stopped(&fleet, 108), Some(Trouble::Unready("b0".into())));
+}
+
+#[test]
+fn one_that_did_not_serve_when_it_was_let_or_is_alone_in_not_confirming_is_no_trouble_of_the_change() {
+    let mut fleet = with(&[(2, Changed, 100)]);
+    (fleet.pods[2].serves, fleet.pods[2].served) = (false, false);
+    assert_eq!(released(&fleet, 200), ["b1"]);
+    fleet.pods[2].progress = Lost;
+    assert_eq!(released(&fleet, 200), ["b1"], "another one is the first");
+    let one_is_late = with(&[(2, Changed, 100), (3, Let, 110)]);
+    assert!(released(&one_is_late, 169).is_empty());
+    assert_eq!(released(&one_is_late, 170), ["a0", "a1"]);
+    let said = Outcome::Spreads("zone a gets it, and not confirmed by b1".to_owned());
+    assert_eq!(step(&one_is_late, at(170)).outcome, said);
+    let proven = Observed { proven: true, ..with(&[(0, Let, 0), (1, Let, 0), (2, Let, 0), (3, Let, 0)]) };
+    assert_eq!(stopped(&proven, 170), None, "all pods served it before");
+}
+
+#[test]
+fn one_that_is_lost_with_the_change_is_waited_for_and_then_stops_it() {
+    let lost = with(&[(2, Lost, 100)]);
+    assert_eq!((released(&lost, 159), step(&lost, at(159)).recheck_at), (vec![], Some(at(160))));
+    assert_eq!(stopped(&lost, 160), Some(Trouble::Unready("b0".into())));
+    let everywhere = with(&[(0, Changed, 0), (1, Changed, 0), (2, Lost, 100), (3, Changed, 0)]);
+    assert_eq!(step(&everywhere, at(160)).outcome, Outcome::Done, "nobody is left to be spared");
 }
 
 #[test]
@@ -235,14 +260,14 @@ impl Model {
         }
         for pod in &observed.pods {
             // whoever is connected and serves has confirmed and was watched
-            let is_open = pod.progress == Let && pod.serves
+            let is_open = pod.progress == Let && at(self.now).saturating_sub(pod.since) < rules().patience
                 || pod.progress == Changed && at(self.now).saturating_sub(pod.since) < rules().observation;
             assert!(!is_open, "{} is not through and {release:?} follow", pod.name);
         }
         for name in release {
             let pod = self.pods.iter_mut().find(|pod| pod.name == name).unwrap();
             assert_eq!(pod.progress, Held);
-            (pod.progress, pod.since) = (Let, at(self.now));
+            (pod.progress, pod.since, pod.served) = (Let, at(self.now), pod.serves);
             self.begun.push(pod.zone.clone());
         }
     }

@@ -11,9 +11,9 @@ mod wave;
 mod tests;
 
 pub use quarantine::{no_way_back, too_large};
-pub use wave::Place;
+pub use wave::{Place, Places};
 
-use crate::delivery::feed::{AgentReport, Agents, Feeds};
+use crate::delivery::feed::{AgentReport, AgentState, Agents, Feeds};
 use crate::fleet::release::{Outcome, Rules, Trouble, step};
 use crate::haproxy::bundle::{Bundle, Change, Digest, Resource, ResourceKey};
 use crate::haproxy::revision::{self, Overlay, Record};
@@ -22,10 +22,10 @@ use crate::model::FleetId;
 use crate::report::{Diagnostic, ObjectRef};
 use quarantine::Quarantine;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use wave::{Seen, Wave};
+use wave::{Moving, Seen, Wave};
 
 /// How it is gone about.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +83,10 @@ struct Fleet {
     last_moved: u64,
     /// Whether `moved` is all of it: all pods were seen with the same since this replica leads.
     is_traced: bool,
+    /// Whether it is known of all pods what they have, and nothing of it is refused.
+    is_whole: bool,
+    /// What of `moved` a pod refuses.
+    refused_by: BTreeSet<ResourceKey>,
     settled: u64,
     wave: Option<Wave>,
     /// Why the wave goes on no more.
@@ -113,6 +117,11 @@ impl Moves {
         self.former.first().and_then(|(_, former)| former.as_ref())
     }
 
+    /// Whether it changed up to `generation`, and is not what it was.
+    fn is_open(&self, generation: u64) -> bool {
+        self.former.first().is_some_and(|(at, _)| *at <= generation) && !self.is_back()
+    }
+
     fn is_back(&self) -> bool {
         self.first().map(|resource| resource.hash()) == self.now.as_ref().map(|resource| resource.hash())
     }
@@ -133,15 +142,30 @@ impl Serving {
         Self { feeds, timing, fleets: BTreeMap::new(), leads_since: None }
     }
 
-    /// Whether this replica leads from now on.
-    pub fn lead(&mut self, leads: bool, now: Duration) {
+    /// Whether this replica leads from now on. What was in quarantine is tried again by whoever leads: what that changes in
+    /// what fleets serve has to be published. `present` is what is asked for.
+    pub fn lead<'b>(
+        &mut self,
+        leads: bool,
+        now: Duration,
+        present: &dyn Fn(&FleetId) -> Option<&'b Bundle>,
+    ) -> Vec<(FleetId, Vec<Change>)> {
         self.leads_since = leads.then_some(now);
-        for fleet in self.fleets.values_mut() {
+        let mut anew = Vec::new();
+        for (id, fleet) in &mut self.fleets {
             fleet.generation = 0;
             fleet.moved.clear();
             (fleet.is_traced, fleet.settled, fleet.last_moved) = (false, 0, 0);
             (fleet.wave, fleet.stuck) = (None, None);
+            if fleet.quarantines.is_empty() {
+                continue;
+            }
+            fleet.quarantines.clear();
+            if let Some(present) = present(id) {
+                anew.push((id.clone(), fleet.lay_anew(present)));
+            }
         }
+        anew
     }
 
     /// The zones of a fleet in their order, and what its HAProxies can do.
@@ -200,7 +224,7 @@ impl Serving {
         &mut self,
         now: Duration,
         agents: &Agents,
-        places: &dyn Fn(&FleetId, &str) -> Option<Place>,
+        places: &dyn Fn(&FleetId) -> Places,
         present: &dyn Fn(&FleetId) -> Option<&'b Bundle>,
     ) -> Vec<News> {
         let Some(leads_since) = self.leads_since else { return Vec::new() };
@@ -209,8 +233,7 @@ impl Serving {
         for (id, fleet) in self.fleets.iter_mut().filter(|(_, fleet)| fleet.generation > 0) {
             let of_fleet = agents.range((id.clone(), String::new())..).take_while(|((of, _), _)| of == id);
             let reports: Vec<(&str, &AgentReport)> = of_fleet.map(|((_, pod), report)| (pod.as_str(), &**report)).collect();
-            let place = |pod: &str| places(id, pod);
-            let seen = Seen { agents: reports, place: &place, digest: fleet.digest };
+            let seen = Seen { agents: reports, places: places(id), digest: fleet.digest };
             let Some(trouble) = fleet.advance(id, &seen, &self.feeds, self.timing.rules, is_gathered, now) else { continue };
             let Some(present) = present(id) else { continue };
             if let Some(changes) = fleet.quarantine(&trouble, present) {
@@ -336,11 +359,14 @@ impl Fleet {
 
     /// Goes on with what is on its way; what is wrong with it, if that is new.
     fn advance(&mut self, id: &FleetId, seen: &Seen<'_>, feeds: &Feeds, rules: Rules, is_gathered: bool, now: Duration) -> Option<Trouble> {
+        self.is_whole = seen.is_whole();
+        let refused = seen.states().flatten().flat_map(|state| state.refused.iter()).map(|refusal| &refusal.resource);
+        self.refused_by = refused.filter(|key| self.moved.contains_key(key)).cloned().collect();
         if self.stuck.is_some() && self.wave.as_ref().is_some_and(|wave| self.last_moved > wave.generation) {
             // somebody changed something: perhaps what was wrong
             (self.stuck, self.wave) = (None, None);
         }
-        if !is_gathered && seen.agents.iter().any(|(pod, _)| (seen.place)(pod).is_none()) {
+        if !is_gathered && seen.agents.iter().any(|(pod, _)| !seen.places.contains_key(*pod)) {
             // it would not be known which zone is whose
             return None;
         }
@@ -359,9 +385,17 @@ impl Fleet {
             // back to where everybody was: what came in between is part of it
             wave.generation = generation;
         }
-        let observed = wave.observe(seen, rules, &self.zones, proven, now);
+        let moved = &self.moved;
+        let up_to = wave.generation;
+        let moving = Moving { proven, has: &|key| moved.get(key).is_some_and(|moves| moves.is_open(up_to)) };
+        let observed = wave.observe(seen, rules, &self.zones, moving, now);
         let decision = step(&observed, now);
         if self.stuck.is_none() {
+            if wave.generation < generation && wave.is_overtaken(&decision.release) {
+                // what was on its way is not to be had any more, and what came in its place was tried by nobody
+                wave.take_in(generation);
+                return None;
+            }
             for pod in &wave.let_go(decision.release) {
                 tracing::info!(fleet = %id, %pod, generation = wave.generation, outcome = ?decision.outcome, "a pod may reload");
                 feeds.release_pod(id, pod, wave.generation);
@@ -374,13 +408,13 @@ impl Fleet {
         }
         match decision.outcome {
             Outcome::Done => {
-                let (generation, is_begun) = (wave.generation, wave.is_begun());
+                let (generation, is_begun, is_through) = (wave.generation, wave.is_begun(), wave.is_through());
                 (self.wave, self.stuck) = (None, None);
-                if is_begun {
+                if is_begun && is_through {
                     // who was away meanwhile need not ask
                     feeds.release(id, generation);
                 }
-                if is_gathered || self.is_traced {
+                if is_through && (is_gathered || self.is_traced) {
                     self.settle(generation);
                 }
                 None
@@ -390,26 +424,32 @@ impl Fleet {
         }
     }
 
-    /// Whether all pods that are connected have what is served, with nothing on its way.
+    /// Whether all pods have what is served, with nothing on its way. Those that serve nobody and are not connected get it
+    /// when they are.
     fn is_everywhere(&self, seen: &Seen<'_>) -> bool {
-        let ends = |pod: &str| (seen.place)(pod).is_some_and(|place| place.ends);
-        let mut states = seen.agents.iter().filter(|(pod, _)| !ends(pod)).map(|(_, report)| report.state.as_ref());
-        states.all(|state| match state {
+        let is_empty = seen.places.values().all(|place| place.ends);
+        let is_known = is_empty || seen.states().flatten().any(|state| state.ready);
+        let has_it = |state: Option<&AgentState>| match state {
             // it gets what there is with its first configuration
             Some(state) if !state.ready => true,
-            Some(known) => !wave::is_behind(state, self.digest, self.generation) && !wave::is_reloading(known),
+            Some(known) => known.held == 0 && !wave::is_behind(state, self.digest, self.generation) && !wave::is_reloading(known),
             None => false,
-        })
+        };
+        is_known && seen.missing().next().is_none() && seen.states().all(has_it)
     }
 
     fn is_settled(&self) -> bool {
-        self.is_traced && self.settled >= self.last_moved && self.wave.is_none()
+        self.is_traced && self.is_whole && self.settled >= self.last_moved && self.wave.is_none()
     }
 
-    /// All pods have everything up to `generation`.
+    /// All pods have everything up to `generation`, but for what they refuse: of that they have what was before.
     fn settle(&mut self, generation: u64) {
         (self.settled, self.is_traced) = (generation, true);
-        self.moved.retain(|_, moves| {
+        let refused_by = &self.refused_by;
+        self.moved.retain(|key, moves| {
+            if refused_by.contains(key) {
+                return true;
+            }
             moves.former.retain(|(at, _)| *at > generation);
             !moves.former.is_empty()
         });

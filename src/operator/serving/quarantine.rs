@@ -53,16 +53,23 @@ fn hash_of(bundle: &Bundle, key: &ResourceKey) -> u128 {
 impl Fleet {
     /// Puts back what did harm, and says what that changes in what is served. `None`: it is not known what was there before.
     pub(super) fn quarantine(&mut self, trouble: &Trouble, present: &Bundle) -> Option<Vec<Change>> {
+        if self.overlay.record.is_some() {
+            // what people went back to is theirs to change
+            return None;
+        }
         let generation = self.wave.as_ref()?.generation;
         let served = self.served.as_ref().unwrap_or(present);
-        let came = |moves: &super::Moves| moves.former.first().is_some_and(|(at, _)| *at <= generation);
         let eligible: BTreeSet<&ResourceKey> =
-            self.moved.iter().filter(|(_, moves)| came(moves) && !moves.is_back()).map(|(key, _)| key).collect();
+            self.moved.iter().filter(|(_, moves)| moves.is_open(generation)).map(|(key, _)| key).collect();
         let refused: BTreeSet<ResourceKey> = match trouble {
             Trouble::Refused(_, keys) => keys.iter().filter(|key| eligible.contains(key)).cloned().collect(),
             Trouble::Unhealthy(_) | Trouble::Unconfirmed(_) | Trouble::Unready(_) => BTreeSet::new(),
         };
-        let culprits = if refused.is_empty() { self.reloading(&eligible, served) } else { refused };
+        let culprits = match trouble {
+            // who is to blame is known, and nobody else is
+            Trouble::Refused(..) => refused,
+            Trouble::Unhealthy(_) | Trouble::Unconfirmed(_) | Trouble::Unready(_) => self.reloading(&eligible, served),
+        };
         if culprits.is_empty() {
             return None;
         }

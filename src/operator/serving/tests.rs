@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use super::quarantine::Quarantine;
-use super::{Revisions, Serving, Timing};
+use super::{Place, Places, Revisions, Serving, Timing};
 use crate::delivery::Feeds;
+use crate::delivery::feed::{AgentReport, AgentState, Agents};
 use crate::delivery::packed::{pack, unpack};
 use crate::haproxy::bundle::{BackendClass, BackendHead, Bundle, Change, Content, MapEntry, Resource, ResourceKey, Server};
 use crate::haproxy::revision::{Overlay, Record, closure, kept, revision_of};
@@ -182,18 +183,86 @@ fn a_fleet_that_is_to_go_back_serves_nothing_else_after_a_restart() {
 fn a_revision_is_kept_once_and_only_when_all_pods_have_it() {
     let (_, now) = two();
     let mut serving = Serving::new(Feeds::new(), Timing { gathering: Duration::from_secs(30), ..Timing::default() });
-    serving.lead(true, Duration::ZERO);
+    serving.lead(true, Duration::ZERO, &|_| None);
     let (digest, revision) = (now.digest(), revision_of(&now));
     serving.published(&fleet(), 1, &[], digest, revision);
     serving.set_revisions(&fleet(), Revisions::new(), None);
     let look = |serving: &mut Serving, seconds| {
-        serving.look(Duration::from_secs(seconds), &Arc::default(), &|_, _| None, &|_| Some(&now));
+        serving.look(Duration::from_secs(seconds), &Arc::default(), &|_| Places::new(), &|_| Some(&now));
         serving.to_keep(&fleet(), &now).map(|kept| kept.digest)
     };
     assert_eq!(look(&mut serving, 29), None, "agents may still come");
     assert_eq!(look(&mut serving, 30), Some(revision));
     serving.set_revisions(&fleet(), [(1, revision)].into(), None);
     assert_eq!(look(&mut serving, 31), None);
+}
+
+#[test]
+fn what_is_in_quarantine_is_served_again_once_another_replica_leads() {
+    let (then, now) = two();
+    let mut serving = Serving::new(Feeds::new(), Timing::default());
+    serving.lead(true, Duration::ZERO, &|_| None);
+    serving.published(&fleet(), 1, &[], then.digest(), revision_of(&then));
+    serving.published(&fleet(), 2, &then.diff(&now), now.digest(), revision_of(&now));
+    let state = serving.fleets.get_mut(&fleet()).unwrap();
+    state.wave = Some(super::Wave::new(2));
+    state.quarantine(&crate::fleet::release::Trouble::Unready("a".into()), &now).unwrap();
+    assert!(serving.has_quarantines() && serving.bundle(&fleet(), &now) != &now);
+    let mut served = serving.bundle(&fleet(), &now).clone();
+    for (_, changes) in serving.lead(false, Duration::ZERO, &|_| Some(&now)) {
+        served.apply(&changes);
+    }
+    assert!(!serving.has_quarantines());
+    assert_eq!(serving.findings(&fleet()), []);
+    assert_eq!((serving.bundle(&fleet(), &now), &served), (&now, &now));
+}
+
+/// The pods `a` and `b`, with what they have, since when they wait, and how often they reloaded.
+fn agents(all: [(u64, u64, u64); 2]) -> Agents {
+    let report = |(generation, held_from, reload_count): (u64, u64, u64)| {
+        let held = u32::from(held_from > 0);
+        let state = AgentState { ready: true, generation, held, waiting: held, held_from, reload_count, ..AgentState::default() };
+        let connected_since = std::time::SystemTime::UNIX_EPOCH;
+        Arc::new(AgentReport { connected_since, agent_version: String::new(), haproxy_version: String::new(), state: Some(state) })
+    };
+    Arc::new(["a", "b"].into_iter().zip(all).map(|(pod, said)| ((fleet(), pod.to_owned()), report(said))).collect())
+}
+
+#[test]
+fn what_changes_again_on_its_way_begins_anew_and_counts_as_served_by_nobody() {
+    let versions = [0, 1, 2].map(|version| {
+        let mut bundle = Bundle::default();
+        put(&mut bundle, shape("x"), Content::Section(format!("defaults x-{version}\n").into()), "x");
+        bundle
+    });
+    let mut serving = Serving::new(Feeds::new(), Timing { gathering: Duration::ZERO, ..Timing::default() });
+    serving.lead(true, Duration::ZERO, &|_| None);
+    let publish = |serving: &mut Serving, generation: u64, changes: &[Change], present: &Bundle| {
+        serving.published(&fleet(), generation, changes, present.digest(), revision_of(present));
+    };
+    let look = |serving: &mut Serving, seconds, all| {
+        let place = Place { zone: "".into(), serves: true, ends: false };
+        let places: Places = ["a", "b"].map(|pod| (pod.to_owned(), place.clone())).into();
+        let news = serving.look(Duration::from_secs(seconds), &agents(all), &|_| places.clone(), &|_| Some(&versions[2]));
+        assert_eq!(news, []);
+        serving.is_settled(&fleet())
+    };
+    publish(&mut serving, 1, &[], &versions[0]);
+    assert!(look(&mut serving, 0, [(1, 0, 1), (1, 0, 1)]));
+    publish(&mut serving, 2, &versions[0].diff(&versions[1]), &versions[1]);
+    assert!(!look(&mut serving, 1, [(2, 2, 1), (2, 2, 1)]));
+    assert!(!look(&mut serving, 2, [(2, 0, 2), (2, 2, 1)]));
+    publish(&mut serving, 3, &versions[1].diff(&versions[2]), &versions[2]);
+    for seconds in [3, 20, 21] {
+        assert!(!look(&mut serving, seconds, [(3, 3, 2), (3, 3, 1)]));
+    }
+    let state = &serving.fleets[&fleet()];
+    assert_eq!(state.wave.as_ref().unwrap().generation, 3);
+    assert_eq!(state.moved[&shape("x")].first(), versions[0].get(&shape("x")), "what all had is what is put back");
+    // one pod has it, then both
+    assert!(!look(&mut serving, 22, [(3, 0, 3), (3, 3, 1)]));
+    assert!(!look(&mut serving, 40, [(3, 0, 3), (3, 3, 1)]));
+    assert!(look(&mut serving, 41, [(3, 0, 3), (3, 0, 2)]));
 }
 
 /// What may change: a route to a shape with some endpoints, or the end of a shape.

@@ -11,7 +11,15 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn pod(name: &str, zone: &str) -> Pod {
-    Pod { name: name.to_owned(), zone: Some(zone.to_owned()), serves: true, terminating: false, behind_since: None, trouble: None }
+    Pod {
+        name: name.to_owned(),
+        zone: Some(zone.to_owned()),
+        serves: true,
+        terminating: false,
+        behind_since: None,
+        holds: false,
+        trouble: None,
+    }
 }
 
 fn three() -> Vec<Pod> {
@@ -211,4 +219,14 @@ fn a_revision_that_was_gone_back_to_is_said_once_all_pods_have_it_and_until_all_
     let (on_its_way, present) = (None, Some(None));
     assert_eq!([says(present), says(on_its_way), says(Some(Some(7)))], [None, None, Some(7)]);
     assert_eq!([says(on_its_way), says(present)], [Some(7), None]);
+}
+
+#[test]
+fn a_pod_that_waits_for_its_turn_to_reload_has_not_confirmed_and_is_no_trouble() {
+    let mut pods = three();
+    pods[1].holds = true;
+    let said = status(&observed(&pods, &[]), &IngressDeploymentStatus::default(), at(300));
+    assert_eq!(said.confirmed.as_deref(), Some("2/3"));
+    let synced = said.conditions.iter().find(|condition| condition.type_ == named::CONFIG_SYNCED).unwrap();
+    assert_eq!(synced.status, "True");
 }
