@@ -37,7 +37,7 @@ const RESULT: &str = "stop-result";
 /// A reload that runs has this long before the pod is stopped all the same.
 const RELOAD: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
-/// How often the worker is told to ask its clients to leave: one that a reload starts does not know of it.
+/// How often workers are told to ask their clients to leave: one that a reload starts does not know of it.
 const ASK: Duration = Duration::from_secs(1);
 /// The master answers within this.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -151,6 +151,8 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
     }
     count.iter_mut().for_each(Count::look);
     if mark(directory) {
+        // in vain where the master does not answer
+        let _ = tell(&master_socket(directory), &keep_own());
         send(master, Signal::USR1)?;
     }
     drop(asking);
@@ -199,7 +201,7 @@ fn wait(master: Pid, deadline: Instant, every: Duration, count: &mut Option<Coun
     }
 }
 
-/// Tells the present worker again and again to ask its clients to leave, until it is dropped. Beside everything else: a
+/// Tells all workers again and again to ask their clients to leave, until it is dropped. Beside everything else: a
 /// master that does not answer keeps no pod from being stopped.
 struct Asking(Arc<AtomicBool>);
 
@@ -225,8 +227,22 @@ impl Drop for Asking {
 }
 
 fn ask_to_close(socket: &Path) -> io::Result<()> {
-    // it is done once there is an answer
-    ask(socket, &format!("@1 set map {} {} {}", maps::POD, maps::CLOSING, maps::TRUE)).map(drop)
+    tell(socket, &format!("set map {} {} {}", maps::POD, maps::CLOSING, maps::TRUE))
+}
+
+/// Keeps a worker of before a reload from passing its requests on to the present one, which listens no more after the soft
+/// stop. It has the servers that it was started with, and nobody is told of others any more.
+pub(super) fn keep_own() -> String {
+    format!("del map {} {}", maps::POD, maps::RELAYED)
+}
+
+/// Gives every worker the command `command`, also those of before a reload.
+fn tell(socket: &Path, command: &str) -> io::Result<()> {
+    for worker in processes(&ask(socket, "show proc")?).workers() {
+        // it is done once there is an answer; one that is on its way out, or serves nothing yet, does not give any
+        let _ = ask(socket, &format!("@!{worker} {command}"));
+    }
+    Ok(())
 }
 
 fn ask(socket: &Path, command: &str) -> io::Result<String> {

@@ -460,6 +460,34 @@ async fn a_pod_that_stops_serves_on_and_asks_its_last_clients_to_leave() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clients_of_a_worker_of_before_a_reload_are_asked_to_leave_and_answered_after_the_soft_stop() {
+    for (version, haproxy) in haproxies() {
+        let a = Origin::start("a").await;
+        let mut bundle = one(&a);
+        // a worker that ends has no reason of its own to close a connection before that
+        let spread = |bundle: &mut Bundle, number| section(bundle, "15-spread", &format!("# {number}\nglobal\n    close-spread-time 1h\n"));
+        spread(&mut bundle, 1);
+        let mut rig = Rig::serving(haproxy, bundle).await;
+        let (mut kept, mut idle) = (Client::connect(rig.at(8080)).await, Client::connect(rig.at(8080)).await);
+        assert_eq!((kept.ask("a.example").await.unwrap(), idle.ask("a.example").await.unwrap()), ("a".to_owned(), "a".to_owned()));
+        rig.send(|bundle| spread(bundle, 2));
+        assert_eq!(rig.settled().await.reload_count, 2, "{version}");
+        let stopped = stopping(&rig, Times { deregistration: Duration::from_secs(3), timeout: Duration::from_secs(20) });
+        eventually(async || {
+            assert_eq!(kept.ask("a.example").await.unwrap(), "a", "{version}");
+            kept.closed.then_some(())
+        })
+        .await;
+        assert!(!rig.run.path().join("stopping").exists(), "{version}: in the first phase");
+        eventually(async || (rig.ask("a.example").await == "refused").then_some(())).await;
+        assert_eq!(idle.ask("a.example").await.unwrap(), "a", "{version}");
+        assert!(idle.closed, "{version}");
+        rig.container.as_mut().unwrap().ended().await;
+        assert_eq!(stopped.await.unwrap(), Stopped::InTime, "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_at_the_deadline_is_cut() {
     let (_, haproxy) = &haproxies()[0];
     let a = Origin::start("a").await;

@@ -39,6 +39,7 @@ frontend http from _front
     bind \"${FLEET_BIND_HTTP}\"
     bind \"abns@${FLEET_RELAY}-http\" accept-proxy name relay
     bind \"${FLEET_BIND_HTTPS}\" ssl default-crt certs/_default.pem crt-list lists/https.list tls-ticket-keys certs/_tickets.keys
+    http-request allow if { str(relayed),map_str(maps/pod.map),set-var(txn.route) -m found }
     http-request set-var-fmt(txn.key) \"%[req.hdr(host),field(1,:),lower]|%[path]/#\"
     http-request set-var(txn.route) var(txn.key),map_beg(maps/http/routes.map)
     http-request set-var-fmt(txn.key) \"*|%[path]/#\" if !{ var(txn.route) -m found }

@@ -25,6 +25,8 @@ struct Table<'a> {
 
 /// The frontend of health checks.
 pub const HEALTH: &str = "_health";
+/// The backend by which workers of before a reload pass requests on.
+pub const RELAY: &str = "_relay";
 /// What frontends call the bind of requests that workers of before a reload pass on.
 pub const RELAY_BIND: &str = "relay";
 
@@ -174,6 +176,7 @@ impl Renderer {
         let raw = Expr::of("base").then("concat", &["/#"])?;
         let key = Expr::of("var(txn.key)");
         let by_key = key.then("map_beg", &[&routes])?;
+        section.push(relayed()?);
         section.push(Line::of("http-request set-var(txn.route)").with(Word::expr(&raw.then("map_beg", &[&routes])?)));
         let mut done = Line::of("http-request allow if { var(txn.route) -m found }");
         if table.indirect {
@@ -298,6 +301,13 @@ fn variable(listener: &str) -> String {
 fn closing() -> Result<Line, Refused> {
     let state = Expr::fetch("str", maps::CLOSING)?.then("map_str", &[maps::POD])?;
     Ok(Line::of("http-after-response set-header Connection close if").test(&state, "str", maps::TRUE)?.and("!{ status 101 }"))
+}
+
+/// A worker of before a reload passes everything on while it is told so. Its own routes stay as they were: once the pod stops
+/// there is no other worker that takes anything.
+fn relayed() -> Result<Line, Refused> {
+    let relay = Expr::fetch("str", maps::RELAYED)?.then("map_str", &[maps::POD])?.then("set-var", &["txn.route"])?;
+    Ok(Line::of("http-request allow if {").with(Word::expr(&relay)).and("-m found }"))
 }
 
 /// Where workers of before a reload send what they still get. TLS has ended there already.
