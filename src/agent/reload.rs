@@ -37,14 +37,12 @@ impl Applier {
     /// Brings all that waits, without what is refused.
     pub(crate) async fn reload(&mut self) {
         self.reload_due = None;
-        let permit = match self.permit() {
-            Ok(permit) => permit,
-            Err(why) => {
-                tracing::warn!(why, "no reload now");
-                self.reload_due = Some(Instant::now() + self.settings.reload_interval.max(PERMIT_AGAIN));
-                return;
-            }
-        };
+        // nothing is prepared in vain
+        if let Err(why) = self.permit() {
+            tracing::warn!(why, "no reload now");
+            self.reload_due = Some(Instant::now() + self.settings.reload_interval.max(PERMIT_AGAIN));
+            return;
+        }
         // whatever comes of it: never more often than this
         self.last_reload = Some(Instant::now());
         match self.try_reload().await {
@@ -55,7 +53,6 @@ impl Applier {
                 self.publish();
             }
         }
-        drop(permit);
     }
 
     /// What keeps a pod from being stopped softly while a reload runs: a reload after that would start a worker that
@@ -76,6 +73,8 @@ impl Applier {
             reasons.clone_from(&self.reasons);
         }
         let reason = reasons.join("; ");
+        // a pod may have stopped while all this was prepared, which takes as long as it takes
+        let _permit = self.permit().map_err(io::Error::other)?;
         self.directory.point("staged")?;
         let answer = match self.master.reload().await {
             Ok(answer) => answer,
