@@ -41,6 +41,8 @@ impl Applier {
         if let Err(why) = self.permit() {
             tracing::warn!(why, "no reload now");
             self.reload_due = Some(Instant::now() + self.settings.reload_interval.max(PERMIT_AGAIN));
+            // it is not tried again then
+            self.stops_softly();
             return;
         }
         // whatever comes of it: never more often than this

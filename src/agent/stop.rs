@@ -58,12 +58,18 @@ impl Permit {
         let directory = socket.parent().unwrap_or(Path::new("."));
         let lock = open_lock(directory).map_err(|_| "the lock cannot be opened")?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| "the pod is about to stop")?;
-        let stopping = fs::read_to_string(directory.join(MARKER)).ok();
-        if stopping.is_some_and(|stopping| stopping == present(directory)) {
+        if stops_softly(socket) {
             return Err("the pod stops");
         }
         Ok(Self { _lock: lock })
     }
+}
+
+/// Whether the HAProxy behind the master socket `socket` was asked to stop softly, or is about to be. It takes nothing any more
+/// then, and whoever stays connected to it keeps it there.
+pub(super) fn stops_softly(socket: &Path) -> bool {
+    let directory = socket.parent().unwrap_or(Path::new("."));
+    fs::read_to_string(directory.join(MARKER)).is_ok_and(|stopping| stopping == present(directory))
 }
 
 fn open_lock(directory: &Path) -> io::Result<File> {

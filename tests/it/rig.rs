@@ -196,11 +196,7 @@ impl Rig {
     /// A HAProxy that was given nothing yet, and what its validations have to pass.
     pub async fn gated(haproxy: &Path) -> (Self, Gate) {
         let directory = tempfile::tempdir().unwrap();
-        let gate = Gate { home: directory.path().to_owned() };
-        let program = directory.path().join("haproxy");
-        // a link, because a program that has just been written may not be started yet
-        std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/slow-haproxy.sh"), &program).unwrap();
-        std::fs::write(directory.path().join("real"), haproxy.as_os_str().as_encoded_bytes()).unwrap();
+        let (gate, program) = Gate::of(haproxy, directory.path());
         (Self::bare_in(directory, &program).await, gate)
     }
 
@@ -311,6 +307,15 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// In front of `haproxy`, with the program to validate with.
+    pub fn of(haproxy: &Path, home: &Path) -> (Self, PathBuf) {
+        let program = home.join("haproxy");
+        // a link, because a program that has just been written may not be started yet
+        std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/slow-haproxy.sh"), &program).unwrap();
+        std::fs::write(home.join("real"), haproxy.as_os_str().as_encoded_bytes()).unwrap();
+        (Self { home: home.to_owned() }, program)
+    }
+
     pub fn close(&self) {
         std::fs::write(self.home.join("closed"), "").unwrap();
     }
