@@ -146,7 +146,7 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
     let master = Pid::from_raw(pid).ok_or_else(|| StopError::Signal { pid, source: io::ErrorKind::InvalidInput.into() })?;
     // the agent has to know how long the pod may take; where nothing can be written it is stopped all the same
     let _ = times.write(directory);
-    let (began, first) = began(directory);
+    let (began, first) = began(directory, pid);
     let serve_until = began + times.deregistration;
     let cut_at = serve_until + times.timeout;
     let asking = Asking::start(master_socket(directory));
@@ -354,17 +354,17 @@ fn mark(directory: &Path) -> bool {
         }
         sleep(Duration::from_millis(20));
     }
-    is_first(directory, MARKER)
+    is_first(directory, MARKER, &present(directory))
 }
 
-/// Whether `file` does not name the present master yet, which it does from now on.
-fn is_first(directory: &Path, file: &str) -> bool {
-    let (file, present) = (directory.join(file), present(directory));
-    if fs::read_to_string(&file).is_ok_and(|known| known == present) {
+/// Whether `file` does not name `master` yet, which it does from now on.
+fn is_first(directory: &Path, file: &str, master: &str) -> bool {
+    let file = directory.join(file);
+    if fs::read_to_string(&file).is_ok_and(|known| known == master) {
         return false;
     }
     // a pod is stopped also where nothing can be written any more
-    let _ = fs::write(file, present);
+    let _ = fs::write(file, master);
     true
 }
 
@@ -373,10 +373,20 @@ fn present(directory: &Path) -> String {
     SocketId::of(&master_socket(directory)).map(|id| id.to_string()).unwrap_or_default()
 }
 
+/// When the process `pid` was started, in the kernel's ticks (`proc_pid_stat(5)`). A master stays the same process when it
+/// reloads, though it binds its socket anew.
+fn started(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // the name before it may hold anything
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// When stopping began, which a second call has to go on from, and whether this is the first.
-fn began(directory: &Path) -> (Instant, bool) {
+fn began(directory: &Path, master: i32) -> (Instant, bool) {
     let now = Instant::now();
-    if is_first(directory, BEGAN) {
+    let name = started(master).map_or_else(|| present(directory), |ticks| format!("{master} {ticks}"));
+    if is_first(directory, BEGAN, &name) {
         return (now, true);
     }
     let written = fs::metadata(directory.join(BEGAN)).and_then(|found| found.modified());
@@ -431,7 +441,11 @@ mod tests {
         let (deregistration, timeout) = (Duration::from_secs(45), Duration::from_secs(60));
         Times { deregistration, timeout }.write(directory.path()).unwrap();
         assert_eq!(time_left(directory.path()), None, "none began");
-        began(directory.path());
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert!(began(directory.path(), pid).1);
+        // as a reload does
+        fs::write(master_socket(directory.path()), "").unwrap();
+        assert!(!began(directory.path(), pid).1, "a second one");
         let left = time_left(directory.path()).unwrap();
         assert!(left <= deregistration + timeout && left > timeout, "{left:?}");
         let long_ago = SystemTime::now() - Duration::from_secs(100);
