@@ -147,7 +147,8 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
     // the agent has to know how long the pod may take; where nothing can be written it is stopped all the same
     let _ = times.write(directory);
     let (began, first) = began(directory, pid);
-    let serve_until = began + times.deregistration;
+    let deregistration = if serves_nothing(directory) { Duration::ZERO } else { times.deregistration };
+    let serve_until = began + deregistration;
     let cut_at = serve_until + times.timeout;
     let asking = Asking::start(master_socket(directory));
     // a second call has not seen what ended before it
@@ -172,6 +173,13 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
     send(master, Signal::TERM)?;
     wait(master, Instant::now() + Duration::from_secs(5), LOOK, &mut None);
     Ok(Stopped::Cut)
+}
+
+/// Whether HAProxy says that it never got anything to serve: the bootstrap knows nothing of the pod. No load balancer sends
+/// anything to it. Which files there are does not tell: it may serve what they do not hold any more.
+fn serves_nothing(directory: &Path) -> bool {
+    let answer = ask(&master_socket(directory), &format!("@1 show map {}", maps::POD));
+    answer.is_ok_and(|answer| answer.contains("Unknown map identifier"))
 }
 
 /// Whether a process with this command line is HAProxy, be it behind a program that only passes signals on.

@@ -735,3 +735,17 @@ async fn a_pod_without_connections_ends_at_once_however_often_endpoints_change()
         assert_eq!(stopped.await.unwrap(), Stopped::InTime, "{version}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_never_served_anything_ends_at_once() {
+    for (version, haproxy) in haproxies() {
+        let mut rig = Rig::new(haproxy);
+        rig.start_agent().await;
+        rig.start_haproxy();
+        rig.health_is("503").await;
+        let minute = Duration::from_secs(60);
+        let stopped = stopping(&rig, Times { deregistration: minute, timeout: minute });
+        assert!(rig.container.as_mut().unwrap().ended().await.success(), "{version}");
+        assert_eq!(stopped.await.unwrap(), Stopped::InTime, "{version}");
+    }
+}
