@@ -364,13 +364,21 @@ fn passthrough<'a>(section: &mut Section, listener: &str, names: impl Iterator<I
 
 /// 200 as long as the pod is to get traffic.
 fn health(common: &Settings) -> Result<Section, Refused> {
-    let drained = Expr::fetch("str", maps::DRAINED)?.then("map_str", &[maps::POD])?;
-    let unready = Line::of("http-request return status 503 content-type text/plain string drained if { path /healthz }");
+    let unready = |key: &str| {
+        let state = Expr::fetch("str", key)?.then("map_str", &[maps::POD])?;
+        let line = Line::of("http-request return status 503 content-type text/plain string").and(if key == maps::DRAINED {
+            "drained"
+        } else {
+            "closing"
+        });
+        line.and("if { path /healthz }").test(&state, "str", maps::TRUE)
+    };
     let mut section = Section::new(Line::of("frontend").and(HEALTH).and("from _front"));
-    section
-        .push(Line::of("bind").with(Word::env("", "FLEET_BIND_HEALTH", "")?))
-        .push(unready.test(&drained, "str", maps::TRUE)?)
-        .add("http-request return status 200 content-type text/plain string ok if { path /healthz }");
+    section.push(Line::of("bind").with(Word::env("", "FLEET_BIND_HEALTH", "")?)).push(unready(maps::DRAINED)?);
+    if common.unready_while_closing {
+        section.push(unready(maps::CLOSING)?);
+    }
+    section.add("http-request return status 200 content-type text/plain string ok if { path /healthz }");
     if common.metrics {
         section.add("http-request use-service prometheus-exporter if { path /metrics }");
     }

@@ -31,6 +31,13 @@ fn a_fleet_that_says_nothing_has_the_default_settings() {
 }
 
 #[test]
+fn a_pod_with_ports_of_its_node_tells_load_balancers_itself_that_it_ends() {
+    for (spec, unready) in [("", false), ("publishing: {type: Private}", false), ("publishing: {type: HostNetwork}", true)] {
+        assert_eq!(settings(&case(spec)).unready_while_closing, unready, "{spec}");
+    }
+}
+
+#[test]
 fn settings_change_without_any_route_being_translated_anew() {
     let mut case = case("");
     let touched = case.set(&fleet("http: {hsts: {}, headers: {response: [{name: X-A, type: Set, value: b}]}}"));
