@@ -5,6 +5,7 @@ use super::last_good::Directory;
 use super::process::Haproxy;
 use super::runtime::{Master, Session};
 use super::status::{Refusal, ReloadRecord, Status};
+use super::stop;
 use super::{Inbox, Reloads, Settings, UpdateContent};
 use crate::haproxy::bundle::{Bundle, Change, Content, Digest, Name, Resource, ResourceKey, Server, Servers, file_of};
 use crate::haproxy::plan::{Plan, Process, Step, Target, is_same, plan};
@@ -219,6 +220,9 @@ impl Applier {
         if !self.synced || !self.haproxy.is_up() {
             return self.publish();
         }
+        if self.stops_softly() {
+            return self.publish();
+        }
         if self.base != Base::Accepted {
             let serves = self.base != Base::Bootstrap;
             self.held.clear();
@@ -350,6 +354,15 @@ impl Applier {
             self.reasons.push(format!("the connection to HAProxy broke: {error}"));
         }
         self.schedule();
+    }
+
+    /// Whether HAProxy stops softly. Nothing is applied to it any more, and it does not have to wait for our connection.
+    pub(crate) fn stops_softly(&mut self) -> bool {
+        let stops = self.settings.attach.as_ref().is_some_and(|socket| stop::stops_softly(socket));
+        if stops {
+            (self.session, self.reload_due) = (None, None);
+        }
+        stops
     }
 
     /// Makes sure that there is a connection to the worker.

@@ -2,6 +2,7 @@
 
 use super::process::signal;
 use super::runtime::Master;
+use super::stop as pod_stop;
 use super::tally::{Ending, Tally};
 use rustix::process::Signal;
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub(crate) async fn drain(child: &mut Child, master: &Master, options: Drain) ->
     let deadline = began + options.deadline;
     let mut tally = Tally::default();
     look(&mut tally, master, false, deadline).await;
+    // within the time that it has
+    let _ = tokio::time::timeout_at(deadline, master.tell(&pod_stop::keep_own())).await;
     signal(pid, Signal::USR1);
     let in_time = loop {
         let next = deadline.min(Instant::now() + LOOK);

@@ -36,7 +36,7 @@ impl Applier {
     pub(super) async fn follow_drained(&mut self) {
         let wanted = self.inbox.drained().unwrap_or_else(|| self.directory.is_drained());
         let done = self.directory.is_drained() == wanted && self.told_drained.is_none_or(|told| told == wanted);
-        if !done && self.drained_due.is_none() {
+        if !done && self.drained_due.is_none() && !self.stops_softly() {
             match self.make_drained(wanted).await {
                 Ok(()) => tracing::info!(drained = wanted, "the pod is drained by hand, or not any more"),
                 Err(error) => {

@@ -27,7 +27,7 @@ impl Applier {
     /// Looks, repairs, and says how many things were not as they should be.
     pub(crate) async fn check_drift(&mut self) -> usize {
         self.write();
-        if self.base != Base::Accepted || !self.haproxy.is_up() {
+        if self.base != Base::Accepted || !self.haproxy.is_up() || self.stops_softly() {
             return 0;
         }
         match self.compare().await {

@@ -4,6 +4,7 @@
 use super::apply::Shared;
 use super::runtime::{Command, Master, Session};
 use super::status::Status;
+use super::stop;
 use crate::haproxy::bundle::{BackendClass, Content, Name, ResourceKey};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +14,20 @@ use tokio::sync::{Mutex, Notify, watch};
 const AT_ONCE: usize = 32;
 const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(2);
+/// A connection that is not used for this long is closed: it would keep a HAProxy there that stops.
+const KEPT: Duration = Duration::from_secs(1);
 
-/// Runs until it is aborted.
-pub(super) async fn run(shared: Arc<Mutex<Shared>>, wake: Arc<Notify>, master: Master, status: watch::Sender<Status>) {
+/// Runs until it is aborted. `attached`: somebody else stops HAProxy.
+pub(super) async fn run(shared: Arc<Mutex<Shared>>, wake: Arc<Notify>, master: Master, status: watch::Sender<Status>, attached: bool) {
     let mut session: Option<(u32, Session)> = None;
     let mut pause = SHORT;
     let mut after: Option<(Name, Name)> = None;
     loop {
+        if attached && stop::stops_softly(&master.socket) {
+            session = None;
+            wake.notified().await;
+            continue;
+        }
         let left = match sweep(&shared, &master, &mut session, &mut after, &status).await {
             Ok(left) => left,
             Err(error) => {
@@ -29,7 +37,10 @@ pub(super) async fn run(shared: Arc<Mutex<Shared>>, wake: Arc<Notify>, master: M
             }
         };
         if !left.any {
-            wake.notified().await;
+            tokio::select! {
+                () = wake.notified() => {}
+                () = tokio::time::sleep(KEPT), if session.is_some() => session = None,
+            }
             pause = SHORT;
             continue;
         }

@@ -8,8 +8,9 @@ use super::stop::Permit;
 use super::{pod, process};
 use crate::haproxy::bundle::{BackendClass, Bundle, Change, Content, Resource, ResourceKey, file_of};
 use crate::haproxy::files::{Complaint, complaints, culprits};
-use crate::haproxy::maps::Purpose;
+use crate::haproxy::maps;
 use crate::haproxy::plan::{Target, is_same, reload_target};
+use crate::haproxy::render::RELAY;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -36,14 +37,14 @@ impl Applier {
     /// Brings all that waits, without what is refused.
     pub(crate) async fn reload(&mut self) {
         self.reload_due = None;
-        let permit = match self.permit() {
-            Ok(permit) => permit,
-            Err(why) => {
-                tracing::warn!(why, "no reload now");
-                self.reload_due = Some(Instant::now() + self.settings.reload_interval.max(PERMIT_AGAIN));
-                return;
-            }
-        };
+        // nothing is prepared in vain
+        if let Err(why) = self.permit() {
+            tracing::warn!(why, "no reload now");
+            self.reload_due = Some(Instant::now() + self.settings.reload_interval.max(PERMIT_AGAIN));
+            // it is not tried again then
+            self.stops_softly();
+            return;
+        }
         // whatever comes of it: never more often than this
         self.last_reload = Some(Instant::now());
         match self.try_reload().await {
@@ -54,7 +55,6 @@ impl Applier {
                 self.publish();
             }
         }
-        drop(permit);
     }
 
     /// What keeps a pod from being stopped softly while a reload runs: a reload after that would start a worker that
@@ -75,6 +75,8 @@ impl Applier {
             reasons.clone_from(&self.reasons);
         }
         let reason = reasons.join("; ");
+        // a pod may have stopped while all this was prepared, which takes as long as it takes
+        let _permit = self.permit().map_err(io::Error::other)?;
         self.directory.point("staged")?;
         let answer = match self.master.reload().await {
             Ok(answer) => answer,
@@ -336,6 +338,8 @@ impl Applier {
     /// Tries again with old workers that were too busy: until they end or take it.
     pub(crate) async fn relay_again(&mut self) {
         self.relay_due = None;
+        // once the pod stops softly nobody takes what they would pass on
+        let Ok(_permit) = self.permit() else { return };
         match self.master.processes().await {
             Ok(processes) => self.relay(&processes.old).await,
             Err(error) => {
@@ -372,27 +376,13 @@ fn blamed(valid: &Valid, complaints: &[Complaint]) -> BTreeMap<ResourceKey, Stri
 
 async fn relay_one(socket: &std::path::Path, pid: u32) -> io::Result<()> {
     let mut session = Session::open(socket, pid, Duration::from_secs(1)).await?;
-    let answers = session.exchange(&[Command::plain("show map"), Command::plain("show backend")]).await?;
-    if !answers[1].lines().any(|name| name == "_relay") {
+    let answers = session.exchange(&[Command::plain("show backend")]).await?;
+    if !answers[0].lines().any(|name| name == RELAY) {
         return Ok(());
     }
     // TCP listeners stay as they are: nothing new arrives at an old worker, and what it has keeps its server
-    let maps: Vec<_> = super::runtime::names(&answers[0])
-        .into_iter()
-        .map(|name| (Purpose::of(&name), name))
-        .filter(|(purpose, _)| matches!(purpose, Purpose::Routes | Purpose::Redirects))
-        .collect();
-    let prepare: Vec<Command> = maps.iter().map(|(_, map)| Command::plain(&format!("prepare map {map}"))).collect();
-    let versions = session.exchange(&prepare).await?;
-    let mut swap = Vec::with_capacity(maps.len() * 2);
-    for ((purpose, map), answer) in maps.iter().zip(&versions) {
-        let version = answer.trim().rsplit(' ').next().unwrap_or_default();
-        if *purpose == Purpose::Routes {
-            swap.push(Command::plain(&format!("add map @{version} {map} *|/ _relay")));
-        }
-        swap.push(Command::plain(&format!("commit map @{version} {map}")));
-    }
-    let answers = session.exchange(&swap).await?;
+    let tell = Command::plain(&format!("add map {} {} {RELAY}", maps::POD, maps::RELAYED));
+    let answers = session.exchange(&[tell]).await?;
     match answers.iter().find(|answer| !answer.trim().is_empty()) {
         Some(answer) => Err(io::Error::other(answer.trim().to_owned())),
         None => Ok(()),

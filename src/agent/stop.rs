@@ -37,7 +37,7 @@ const RESULT: &str = "stop-result";
 /// A reload that runs has this long before the pod is stopped all the same.
 const RELOAD: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
-/// How often the worker is told to ask its clients to leave: one that a reload starts does not know of it.
+/// How often workers are told to ask their clients to leave: one that a reload starts does not know of it.
 const ASK: Duration = Duration::from_secs(1);
 /// The master answers within this.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -58,12 +58,18 @@ impl Permit {
         let directory = socket.parent().unwrap_or(Path::new("."));
         let lock = open_lock(directory).map_err(|_| "the lock cannot be opened")?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| "the pod is about to stop")?;
-        let stopping = fs::read_to_string(directory.join(MARKER)).ok();
-        if stopping.is_some_and(|stopping| stopping == present(directory)) {
+        if stops_softly(socket) {
             return Err("the pod stops");
         }
         Ok(Self { _lock: lock })
     }
+}
+
+/// Whether the HAProxy behind the master socket `socket` was asked to stop softly, or is about to be. It takes nothing any more
+/// then, and whoever stays connected to it keeps it there.
+pub(super) fn stops_softly(socket: &Path) -> bool {
+    let directory = socket.parent().unwrap_or(Path::new("."));
+    fs::read_to_string(directory.join(MARKER)).is_ok_and(|stopping| stopping == present(directory))
 }
 
 fn open_lock(directory: &Path) -> io::Result<File> {
@@ -140,8 +146,9 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
     let master = Pid::from_raw(pid).ok_or_else(|| StopError::Signal { pid, source: io::ErrorKind::InvalidInput.into() })?;
     // the agent has to know how long the pod may take; where nothing can be written it is stopped all the same
     let _ = times.write(directory);
-    let (began, first) = began(directory);
-    let serve_until = began + times.deregistration;
+    let (began, first) = began(directory, pid);
+    let deregistration = if serves_nothing(directory) { Duration::ZERO } else { times.deregistration };
+    let serve_until = began + deregistration;
     let cut_at = serve_until + times.timeout;
     let asking = Asking::start(master_socket(directory));
     // a second call has not seen what ended before it
@@ -151,6 +158,8 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
     }
     count.iter_mut().for_each(Count::look);
     if mark(directory) {
+        // in vain where the master does not answer
+        let _ = tell(&master_socket(directory), &keep_own());
         send(master, Signal::USR1)?;
     }
     drop(asking);
@@ -164,6 +173,13 @@ pub fn stop(directory: &Path, pid: i32, times: Times) -> Result<Stopped, StopErr
     send(master, Signal::TERM)?;
     wait(master, Instant::now() + Duration::from_secs(5), LOOK, &mut None);
     Ok(Stopped::Cut)
+}
+
+/// Whether HAProxy says that it never got anything to serve: the bootstrap knows nothing of the pod. No load balancer sends
+/// anything to it. Which files there are does not tell: it may serve what they do not hold any more.
+fn serves_nothing(directory: &Path) -> bool {
+    let answer = ask(&master_socket(directory), &format!("@1 show map {}", maps::POD));
+    answer.is_ok_and(|answer| answer.contains("Unknown map identifier"))
 }
 
 /// Whether a process with this command line is HAProxy, be it behind a program that only passes signals on.
@@ -199,7 +215,7 @@ fn wait(master: Pid, deadline: Instant, every: Duration, count: &mut Option<Coun
     }
 }
 
-/// Tells the present worker again and again to ask its clients to leave, until it is dropped. Beside everything else: a
+/// Tells all workers again and again to ask their clients to leave, until it is dropped. Beside everything else: a
 /// master that does not answer keeps no pod from being stopped.
 struct Asking(Arc<AtomicBool>);
 
@@ -225,8 +241,22 @@ impl Drop for Asking {
 }
 
 fn ask_to_close(socket: &Path) -> io::Result<()> {
-    // it is done once there is an answer
-    ask(socket, &format!("@1 set map {} {} {}", maps::POD, maps::CLOSING, maps::TRUE)).map(drop)
+    tell(socket, &format!("set map {} {} {}", maps::POD, maps::CLOSING, maps::TRUE))
+}
+
+/// Keeps a worker of before a reload from passing its requests on to the present one, which listens no more after the soft
+/// stop. It has the servers that it was started with, and nobody is told of others any more.
+pub(super) fn keep_own() -> String {
+    format!("del map {} {}", maps::POD, maps::RELAYED)
+}
+
+/// Gives every worker the command `command`, also those of before a reload.
+fn tell(socket: &Path, command: &str) -> io::Result<()> {
+    for worker in processes(&ask(socket, "show proc")?).workers() {
+        // it is done once there is an answer; one that is on its way out, or serves nothing yet, does not give any
+        let _ = ask(socket, &format!("@!{worker} {command}"));
+    }
+    Ok(())
 }
 
 fn ask(socket: &Path, command: &str) -> io::Result<String> {
@@ -332,17 +362,17 @@ fn mark(directory: &Path) -> bool {
         }
         sleep(Duration::from_millis(20));
     }
-    is_first(directory, MARKER)
+    is_first(directory, MARKER, &present(directory))
 }
 
-/// Whether `file` does not name the present master yet, which it does from now on.
-fn is_first(directory: &Path, file: &str) -> bool {
-    let (file, present) = (directory.join(file), present(directory));
-    if fs::read_to_string(&file).is_ok_and(|known| known == present) {
+/// Whether `file` does not name `master` yet, which it does from now on.
+fn is_first(directory: &Path, file: &str, master: &str) -> bool {
+    let file = directory.join(file);
+    if fs::read_to_string(&file).is_ok_and(|known| known == master) {
         return false;
     }
     // a pod is stopped also where nothing can be written any more
-    let _ = fs::write(file, present);
+    let _ = fs::write(file, master);
     true
 }
 
@@ -351,10 +381,20 @@ fn present(directory: &Path) -> String {
     SocketId::of(&master_socket(directory)).map(|id| id.to_string()).unwrap_or_default()
 }
 
+/// When the process `pid` was started, in the kernel's ticks (`proc_pid_stat(5)`). A master stays the same process when it
+/// reloads, though it binds its socket anew.
+fn started(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // the name before it may hold anything
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// When stopping began, which a second call has to go on from, and whether this is the first.
-fn began(directory: &Path) -> (Instant, bool) {
+fn began(directory: &Path, master: i32) -> (Instant, bool) {
     let now = Instant::now();
-    if is_first(directory, BEGAN) {
+    let name = started(master).map_or_else(|| present(directory), |ticks| format!("{master} {ticks}"));
+    if is_first(directory, BEGAN, &name) {
         return (now, true);
     }
     let written = fs::metadata(directory.join(BEGAN)).and_then(|found| found.modified());
@@ -409,7 +449,11 @@ mod tests {
         let (deregistration, timeout) = (Duration::from_secs(45), Duration::from_secs(60));
         Times { deregistration, timeout }.write(directory.path()).unwrap();
         assert_eq!(time_left(directory.path()), None, "none began");
-        began(directory.path());
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert!(began(directory.path(), pid).1);
+        // as a reload does
+        fs::write(master_socket(directory.path()), "").unwrap();
+        assert!(!began(directory.path(), pid).1, "a second one");
         let left = time_left(directory.path()).unwrap();
         assert!(left <= deregistration + timeout && left > timeout, "{left:?}");
         let long_ago = SystemTime::now() - Duration::from_secs(100);

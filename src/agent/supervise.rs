@@ -23,6 +23,8 @@ use tokio::time::Instant;
 
 /// A worker has this long to load its configuration.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How often it is looked whether HAProxy was asked to stop, while there is a connection that would keep it there.
+const LOOK_FOR_STOP: Duration = Duration::from_secs(1);
 /// Starts in a row that fail until a configuration is given up.
 const FAILED_STARTS: u64 = 2;
 
@@ -190,13 +192,21 @@ impl Applier {
     /// The loop. Ends when told to, or when nobody holds a handle any more.
     pub(super) async fn run(mut self, mut control: mpsc::Receiver<Control>) {
         let beside = Beside([
-            tokio::spawn(reaper::run(self.shared.clone(), self.reap.clone(), self.master.clone(), self.status.clone())),
+            tokio::spawn(reaper::run(
+                self.shared.clone(),
+                self.reap.clone(),
+                self.master.clone(),
+                self.status.clone(),
+                self.settings.attach.is_some(),
+            )),
             tokio::spawn(census::run(self.master.clone(), self.status.clone())),
             tokio::spawn(health::run(self.shared.clone(), self.master.clone(), self.status.clone())),
         ]);
         let inbox = self.inbox.clone();
         let mut drift = tokio::time::interval_at(Instant::now() + self.settings.drift_interval, self.settings.drift_interval);
         drift.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut stop_looks = tokio::time::interval(LOOK_FOR_STOP);
+        stop_looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             self.follow_drained().await;
             let (reload, relay, drained) = (until(self.reload_due), until(self.relay_due), until(self.drained_due));
@@ -243,6 +253,7 @@ impl Applier {
                         self.check_drift().await;
                     }
                 }
+                _ = stop_looks.tick(), if self.session.is_some() => { self.stops_softly(); }
                 _ = drift.tick() => { self.check_drift().await; }
             }
         }

@@ -19,7 +19,9 @@ const FINE: Duration = Duration::from_secs(60);
 ///
 /// SIGUSR1 is the stop signal that HAProxy's image names, and the agent's container is made from that image: the kubelet
 /// ends it by that one, and would kill it at the end of the grace period if it were ignored.
-pub async fn supervise(command: impl Fn() -> Command) -> io::Result<()> {
+///
+/// Before it returns it waits for `last`: there may be no agent at that moment that does what is to be done at the end.
+pub async fn supervise(command: impl Fn() -> Command, last: impl Future<Output = ()>) -> io::Result<()> {
     let mut signals = Listening { ended: signal(SignalKind::child())?, stop: Stop::listen()? };
     let mut pause = PAUSES.0;
     loop {
@@ -27,7 +29,7 @@ pub async fn supervise(command: impl Fn() -> Command) -> io::Result<()> {
         match command().spawn() {
             Ok(child) => {
                 if signals.follow(&child).await {
-                    return Ok(());
+                    break;
                 }
             }
             Err(error) => tracing::error!(%error, "the agent cannot be started"),
@@ -37,10 +39,12 @@ pub async fn supervise(command: impl Fn() -> Command) -> io::Result<()> {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = signals.stop.told() => return Ok(()),
+            () = signals.stop.told() => break,
         }
         pause = (pause * 2).min(PAUSES.1);
     }
+    last.await;
+    Ok(())
 }
 
 /// The signals that end it.

@@ -194,7 +194,7 @@ pub(super) fn run(arguments: Box<AgentArguments>, out: &mut Output) -> Result<Ex
         None => match arguments.run {
             Some(arguments) => match arguments.supervisor {
                 Some(parent) => run_agent(&arguments, parent),
-                None => supervise(),
+                None => supervise(&arguments),
             },
             None => Err(Error::new("an agent needs --fleet and --operator", "haproxy-fleet agent --help")),
         },
@@ -238,7 +238,7 @@ fn cannot_start(error: impl std::fmt::Display) -> Error {
 }
 
 /// Runs the same command as a child, again and again.
-fn supervise() -> Result<Exit, Error> {
+fn supervise(arguments: &RunArguments) -> Result<Exit, Error> {
     log_json_to_stderr("info");
     let program = std::env::current_exe().map_err(cannot_start)?;
     let words: Vec<_> = std::env::args_os().skip(1).collect();
@@ -248,7 +248,9 @@ fn supervise() -> Result<Exit, Error> {
         command
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
-    runtime.block_on(supervisor::supervise(child)).map_err(cannot_start)?;
+    let ports = [arguments.http, arguments.https];
+    let sent = linger::until_all_is_sent(&arguments.directory, &ports);
+    runtime.block_on(supervisor::supervise(child, sent)).map_err(cannot_start)?;
     Ok(Exit::Success)
 }
 

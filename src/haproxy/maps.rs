@@ -56,6 +56,8 @@ pub const POD: &str = "maps/pod.map";
 pub const CLOSING: &str = "closing";
 /// The key of [`POD`] that is [`TRUE`] while the pod is to get no traffic, though it serves what it gets.
 pub const DRAINED: &str = "drained";
+/// The key of [`POD`] that a worker of before a reload has, and no other: the backend that leads to the present worker.
+pub const RELAYED: &str = "relayed";
 /// What is the case.
 pub const TRUE: &str = "1";
 /// What is not.

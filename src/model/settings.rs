@@ -44,6 +44,9 @@ pub struct Settings {
     pub keep_alive_timeout: Option<Millis>,
     /// Bytes of a buffer without what these settings add to headers; HAProxy's 16384 at least.
     pub buffer_bytes: Option<u32>,
+    /// Whether health checks fail as soon as a pod asks its clients to leave, while it still serves: nobody else tells load
+    /// balancers of it.
+    pub unready_while_closing: bool,
     /// How long a worker of before a reload lives.
     pub hard_stop_after: Option<Millis>,
     /// Over how long a worker that ends spreads the closing of its connections; all at once if nothing is said. Less than

@@ -9,7 +9,7 @@ use super::class::Class;
 use super::ingress::{Wish, look_up_port};
 use super::lookups::{Key, Lookups};
 use super::names;
-use crate::api::{ConfigMap, FleetTls, IngressDeployment, NamespaceOwnership, PortRef, WildcardPolicy, ZoneAwareness};
+use crate::api::{ConfigMap, FleetTls, IngressDeployment, NamespaceOwnership, PortRef, PublishingType, WildcardPolicy, ZoneAwareness};
 use crate::model::{BackendId, CaBundle, CaId, FleetId, Listener, ListenerName, Model, Name, Owner, Policy, Protocol, Settings, Target};
 use crate::report::{Code, Diagnostic, Kind, ObjectRef, codes};
 use crate::world::Reference;
@@ -82,6 +82,8 @@ pub(super) fn read(id: &FleetId, mut look: Lookups<'_>) -> Read {
         reader.state.zones = fleet.spec.zone_awareness.clone();
         reader.http(&fleet.spec.http);
         reader.state.common.metrics = fleet.spec.metrics.as_ref().is_some_and(|metrics| metrics.enabled);
+        // those in front of ports of nodes do not hear from Kubernetes that a pod ends
+        reader.state.common.unready_while_closing = fleet.spec.publishing.kind == PublishingType::HostNetwork;
         if let Some(logging) = &fleet.spec.logging {
             reader.logging(logging);
         }

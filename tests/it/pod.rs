@@ -1,7 +1,8 @@
 //! An agent beside a HAProxy that it did not start, as in a pod: the test plays the kubelet.
 
 use crate::rig::{
-    Client, Download, Origin, Trickle, address, backend, eventually, frontends, pem, private, route, section, server, servers, skeleton,
+    Client, Download, Gate, Origin, Trickle, address, backend, eventually, frontends, pem, private, route, section, server, servers,
+    skeleton,
 };
 use crate::support::haproxies;
 use haproxy_fleet::agent::stop::{self, Stopped, Times};
@@ -63,6 +64,8 @@ impl Drop for Container {
 
 struct Rig {
     haproxy: PathBuf,
+    /// What the agent validates with.
+    validator: PathBuf,
     run: tempfile::TempDir,
     ip: Ipv4Addr,
     agent: Option<Agent>,
@@ -75,7 +78,8 @@ impl Rig {
     /// A pod with nothing in it.
     fn new(haproxy: &Path) -> Self {
         let (run, ip) = (tempfile::tempdir().unwrap(), address());
-        Self { haproxy: haproxy.to_owned(), run, ip, agent: None, container: None, bundle: Bundle::default(), generation: 0 }
+        let (haproxy, validator) = (haproxy.to_owned(), haproxy.to_owned());
+        Self { haproxy, validator, run, ip, agent: None, container: None, bundle: Bundle::default(), generation: 0 }
     }
 
     /// A pod that serves `bundle`.
@@ -104,7 +108,7 @@ impl Rig {
             ticket_keys: PrivateBytes::new(ticket_keys(b"test", "pod")),
         };
         let settings = Settings {
-            haproxy: self.haproxy.clone(),
+            haproxy: self.validator.clone(),
             directory: self.run.path().join("config"),
             sockets: self.run.path().to_owned(),
             attach: Some(stop::master_socket(self.run.path())),
@@ -460,6 +464,34 @@ async fn a_pod_that_stops_serves_on_and_asks_its_last_clients_to_leave() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clients_of_a_worker_of_before_a_reload_are_asked_to_leave_and_answered_after_the_soft_stop() {
+    for (version, haproxy) in haproxies() {
+        let a = Origin::start("a").await;
+        let mut bundle = one(&a);
+        // a worker that ends has no reason of its own to close a connection before that
+        let spread = |bundle: &mut Bundle, number| section(bundle, "15-spread", &format!("# {number}\nglobal\n    close-spread-time 1h\n"));
+        spread(&mut bundle, 1);
+        let mut rig = Rig::serving(haproxy, bundle).await;
+        let (mut kept, mut idle) = (Client::connect(rig.at(8080)).await, Client::connect(rig.at(8080)).await);
+        assert_eq!((kept.ask("a.example").await.unwrap(), idle.ask("a.example").await.unwrap()), ("a".to_owned(), "a".to_owned()));
+        rig.send(|bundle| spread(bundle, 2));
+        assert_eq!(rig.settled().await.reload_count, 2, "{version}");
+        let stopped = stopping(&rig, Times { deregistration: Duration::from_secs(3), timeout: Duration::from_secs(20) });
+        eventually(async || {
+            assert_eq!(kept.ask("a.example").await.unwrap(), "a", "{version}");
+            kept.closed.then_some(())
+        })
+        .await;
+        assert!(!rig.run.path().join("stopping").exists(), "{version}: in the first phase");
+        eventually(async || (rig.ask("a.example").await == "refused").then_some(())).await;
+        assert_eq!(idle.ask("a.example").await.unwrap(), "a", "{version}");
+        assert!(idle.closed, "{version}");
+        rig.container.as_mut().unwrap().ended().await;
+        assert_eq!(stopped.await.unwrap(), Stopped::InTime, "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_at_the_deadline_is_cut() {
     let (_, haproxy) = &haproxies()[0];
     let a = Origin::start("a").await;
@@ -644,5 +676,76 @@ async fn a_pod_that_stops_gets_endpoints_and_configuration_until_it_stops_softly
         assert_eq!(rig.settled().await.reload_count, 3, "{version}");
         let mut client = Client::connect(rig.at(8080)).await;
         assert_eq!((client.ask("a.example").await.unwrap().as_str(), client.closed), ("b", false), "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_that_is_prepared_when_the_pod_stops_softly_never_comes() {
+    for (version, haproxy) in haproxies() {
+        let a = Origin::start("a").await;
+        let mut rig = Rig::new(haproxy);
+        let home = tempfile::tempdir().unwrap();
+        let gate;
+        (gate, rig.validator) = Gate::of(haproxy, home.path());
+        rig.start_agent().await;
+        rig.start_haproxy();
+        rig.bundle = one(&a);
+        rig.deliver();
+        rig.settled().await;
+        // what keeps the worker there
+        let mut idle = Client::connect(rig.at(8080)).await;
+        assert_eq!(idle.ask("a.example").await.unwrap(), "a");
+        gate.close();
+        rig.send(|bundle| section(bundle, "20-frontends", &frontends(1)));
+        gate.waited_at().await;
+        let stopped = stopping(&rig, Times { deregistration: Duration::ZERO, timeout: Duration::from_secs(30) });
+        let began = std::time::Instant::now();
+        eventually(async || (rig.ask("a.example").await == "refused").then_some(())).await;
+        assert!(began.elapsed() < Duration::from_secs(9), "{version}: nothing waits for what is only prepared");
+        gate.open();
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert_eq!(rig.ask("a.example").await, "refused", "{version}");
+        }
+        assert_eq!(rig.status().reload_count, 1, "{version}");
+        assert_eq!(idle.ask("a.example").await.unwrap(), "a", "{version}");
+        rig.container.as_mut().unwrap().ended().await;
+        assert_eq!(stopped.await.unwrap(), Stopped::InTime, "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_without_connections_ends_at_once_however_often_endpoints_change() {
+    for (version, haproxy) in haproxies() {
+        let (a, b) = (Origin::start("a").await, Origin::start("b").await);
+        let mut rig = Rig::serving(haproxy, one(&a)).await;
+        let stopped = stopping(&rig, Times { deregistration: Duration::from_secs(1), timeout: Duration::from_secs(60) });
+        let mut softly = None;
+        for origin in [&b, &a].into_iter().cycle() {
+            if !rig.container.as_mut().unwrap().is_running() {
+                break;
+            }
+            if rig.run.path().join("stopping").exists() {
+                let since: std::time::Instant = *softly.get_or_insert_with(std::time::Instant::now);
+                assert!(since.elapsed() < Duration::from_secs(6), "{version}: the agent keeps it there");
+            }
+            rig.send(|bundle| servers(bundle, "a", vec![server("a", origin.address)]));
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert_eq!(stopped.await.unwrap(), Stopped::InTime, "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_never_served_anything_ends_at_once() {
+    for (version, haproxy) in haproxies() {
+        let mut rig = Rig::new(haproxy);
+        rig.start_agent().await;
+        rig.start_haproxy();
+        rig.health_is("503").await;
+        let minute = Duration::from_secs(60);
+        let stopped = stopping(&rig, Times { deregistration: minute, timeout: minute });
+        assert!(rig.container.as_mut().unwrap().ended().await.success(), "{version}");
+        assert_eq!(stopped.await.unwrap(), Stopped::InTime, "{version}");
     }
 }

@@ -231,6 +231,36 @@ async fn a_pod_is_stopped_as_the_agent_was_told_even_if_it_is_dead() {
     assert_eq!(output.status.code(), Some(0));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_is_sent_before_the_container_ends_even_if_no_agent_runs_at_that_moment() {
+    let (_, haproxy) = &haproxies()[0];
+    let a = Origin::start("a").await;
+    let pod = PodOfFleet::new(one(&a)).await;
+    let mut container = pod.agent(haproxy);
+    pod.started().await;
+    let agent = container.agent().await;
+    // as a stop of the pod leaves it: a socket of its port that is closed and has bytes left
+    std::fs::write(pod.run.path().join("stop-began"), "").unwrap();
+    let listener = std::net::TcpListener::bind((pod.ip, 8080)).unwrap();
+    let mut client = std::net::TcpStream::connect((pod.ip, 8080)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    server.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut server, &[0; 4096]).is_ok() {}
+    drop((server, listener));
+    // nor can one be started
+    let file = pod.cluster.ca();
+    std::fs::rename(&file, file.with_extension("away")).unwrap();
+    kill_process(agent, Signal::KILL).unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", container.child.id());
+    eventually(async || std::fs::read_to_string(&children).unwrap().trim().is_empty().then_some(())).await;
+    kill_process(Pid::from_child(&container.child), Signal::TERM).unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert!(container.child.try_wait().unwrap().is_none(), "the end of the download would be lost");
+    std::io::Read::read_to_end(&mut client, &mut Vec::new()).unwrap();
+    let status = eventually(async || container.child.try_wait().unwrap()).await;
+    assert!(status.success(), "{status}");
+}
+
 #[test]
 fn what_is_not_haproxy_is_not_stopped_and_what_is_missing_is_named() {
     let run = tempfile::tempdir().unwrap();

@@ -2,18 +2,20 @@
 //! answered from the present state, whatever they speak.
 
 use crate::models::{host, name, prefix, route, to};
-use crate::rig::{Origin, Rig, address};
+use crate::rig::{Origin, Rig, address, eventually};
 use crate::running;
 use crate::site::{CERTIFIED, Site, all, all_by_https, listening, of_kind, of_method, serve};
 use crate::support::haproxies;
 use bytes::Bytes;
 use h2::client::SendRequest;
+use haproxy_fleet::agent::Drain;
 use haproxy_fleet::model::{HostMatch, Model, Target};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use std::fmt::Write as _;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -392,5 +394,28 @@ async fn a_request_that_is_under_way_during_a_reload_is_answered_by_the_endpoint
             assert_eq!(client.answer(asked).await.as_deref(), Ok("slow"), "{version} {speaks:?}");
         }
         assert_eq!(site.rig.ask("slow.test").await, "next", "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_an_old_worker_are_answered_when_haproxy_stops_softly_after_the_reload() {
+    for (version, haproxy) in haproxies() {
+        let shop = Origin::start("shop").await;
+        let (mut model, pem) = listening();
+        serve(&mut model, "shop", &[shop.address]);
+        all(&mut model, "shop.test", "shop");
+        all_by_https(&mut model, "secured.test", "shop");
+        let mut site = Site::start(*version, haproxy, model).await;
+        let mut crowd = Crowd::connect(&site, &pem, 3, ("shop.test", "shop")).await;
+        let status = site.change(|model| by_reload(model, "special.test", "shop")).await;
+        assert_eq!(status.reload_count, 2, "{version}: {:?}", status.reloads);
+        crowd.gets("special.test", "shop").await;
+        let agent = site.rig.agent.clone();
+        let drained = tokio::spawn(async move { agent.drain(Drain { deadline: Duration::from_secs(20) }).await });
+        eventually(async || TcpStream::connect(site.rig.http).await.is_err().then_some(())).await;
+        crowd.gets("shop.test", "shop").await;
+        crowd.get("secured.test", "308", "shop").await;
+        drop(crowd);
+        assert!(drained.await.unwrap().in_time, "{version}");
     }
 }

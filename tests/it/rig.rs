@@ -39,6 +39,7 @@ frontend http from _front
     bind \"${FLEET_BIND_HTTP}\"
     bind \"abns@${FLEET_RELAY}-http\" accept-proxy name relay
     bind \"${FLEET_BIND_HTTPS}\" ssl default-crt certs/_default.pem crt-list lists/https.list tls-ticket-keys certs/_tickets.keys
+    http-request allow if { str(relayed),map_str(maps/pod.map),set-var(txn.route) -m found }
     http-request set-var-fmt(txn.key) \"%[req.hdr(host),field(1,:),lower]|%[path]/#\"
     http-request set-var(txn.route) var(txn.key),map_beg(maps/http/routes.map)
     http-request set-var-fmt(txn.key) \"*|%[path]/#\" if !{ var(txn.route) -m found }
@@ -195,11 +196,7 @@ impl Rig {
     /// A HAProxy that was given nothing yet, and what its validations have to pass.
     pub async fn gated(haproxy: &Path) -> (Self, Gate) {
         let directory = tempfile::tempdir().unwrap();
-        let gate = Gate { home: directory.path().to_owned() };
-        let program = directory.path().join("haproxy");
-        // a link, because a program that has just been written may not be started yet
-        std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/slow-haproxy.sh"), &program).unwrap();
-        std::fs::write(directory.path().join("real"), haproxy.as_os_str().as_encoded_bytes()).unwrap();
+        let (gate, program) = Gate::of(haproxy, directory.path());
         (Self::bare_in(directory, &program).await, gate)
     }
 
@@ -310,6 +307,15 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// In front of `haproxy`, with the program to validate with.
+    pub fn of(haproxy: &Path, home: &Path) -> (Self, PathBuf) {
+        let program = home.join("haproxy");
+        // a link, because a program that has just been written may not be started yet
+        std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/slow-haproxy.sh"), &program).unwrap();
+        std::fs::write(home.join("real"), haproxy.as_os_str().as_encoded_bytes()).unwrap();
+        (Self { home: home.to_owned() }, program)
+    }
+
     pub fn close(&self) {
         std::fs::write(self.home.join("closed"), "").unwrap();
     }

@@ -636,6 +636,20 @@ fn clients_are_asked_to_close_while_the_pod_is_about_to_stop_and_upgraded_ones_a
 }
 
 #[test]
+fn health_checks_of_a_pod_that_closes_fail_where_nothing_else_tells_of_it() {
+    use haproxy_fleet::haproxy::maps::{CLOSING, POD, TRUE};
+    for (unready_while_closing, expected) in [(true, 503), (false, 200)] {
+        let (model, _) = site(Settings { unready_while_closing, ..Settings::default() });
+        run(&model, |haproxy| {
+            let health = || status(&ask(haproxy.health, &get("/healthz", "")));
+            assert_eq!(health(), 200);
+            assert_eq!(haproxy.command(&format!("set map {POD} {CLOSING} {TRUE}")), "");
+            assert_eq!((health(), status(&haproxy.get("a.test", "/"))), (expected, 200));
+        });
+    }
+}
+
+#[test]
 fn health_checks_of_a_pod_that_is_drained_fail_and_requests_do_not() {
     use haproxy_fleet::haproxy::maps::{DRAINED, FALSE, POD, TRUE};
     let (model, _) = site(Settings { metrics: true, ..Settings::default() });

@@ -158,6 +158,15 @@ impl Master {
         Ok(found)
     }
 
+    /// Gives every worker the command `command`, also those of before a reload.
+    pub(crate) async fn tell(&self, command: &str) -> io::Result<()> {
+        for worker in self.processes().await?.workers() {
+            // one that has just ended is told nothing
+            let _ = self.ask(&format!("@!{worker} {command}"), Duration::from_millis(500)).await;
+        }
+        Ok(())
+    }
+
     /// Starts a new worker with the present files; the answer begins with `Success=1` if it runs.
     pub async fn reload(&self) -> io::Result<String> {
         self.ask("reload", Duration::from_secs(120)).await

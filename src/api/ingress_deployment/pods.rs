@@ -155,7 +155,7 @@ pub struct Tuning {
     #[schemars(pattern(TIMEOUT))]
     pub health_check_interval: Option<Duration>,
     /// For how long a worker of before a reload may serve the connections that it has. What is open then is cut. `1h` if
-    /// nothing is said. How a pod ends is said in `drain`.
+    /// nothing is said, and never less than `drain.timeout` and 10 s, as HAProxy takes it for pods that end, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(pattern(TIMEOUT))]
     pub hard_stop_after: Option<Duration>,

@@ -153,7 +153,8 @@ pub struct HostNetwork {
     #[serde(default = "host_https_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub https_port: i32,
-    /// For health checks: `GET /healthz` is answered 200 by a pod that serves.
+    /// For health checks: `GET /healthz` is answered 200 by a pod that serves, and 503 from when it is to end: it serves on
+    /// for `drain.deregistrationDelay` after that.
     #[serde(default = "host_health_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub health_port: i32,

@@ -25,6 +25,8 @@ struct Table<'a> {
 
 /// The frontend of health checks.
 pub const HEALTH: &str = "_health";
+/// The backend by which workers of before a reload pass requests on.
+pub const RELAY: &str = "_relay";
 /// What frontends call the bind of requests that workers of before a reload pass on.
 pub const RELAY_BIND: &str = "relay";
 
@@ -174,6 +176,7 @@ impl Renderer {
         let raw = Expr::of("base").then("concat", &["/#"])?;
         let key = Expr::of("var(txn.key)");
         let by_key = key.then("map_beg", &[&routes])?;
+        section.push(relayed()?);
         section.push(Line::of("http-request set-var(txn.route)").with(Word::expr(&raw.then("map_beg", &[&routes])?)));
         let mut done = Line::of("http-request allow if { var(txn.route) -m found }");
         if table.indirect {
@@ -300,6 +303,13 @@ fn closing() -> Result<Line, Refused> {
     Ok(Line::of("http-after-response set-header Connection close if").test(&state, "str", maps::TRUE)?.and("!{ status 101 }"))
 }
 
+/// A worker of before a reload passes everything on while it is told so. Its own routes stay as they were: once the pod stops
+/// there is no other worker that takes anything.
+fn relayed() -> Result<Line, Refused> {
+    let relay = Expr::fetch("str", maps::RELAYED)?.then("map_str", &[maps::POD])?.then("set-var", &["txn.route"])?;
+    Ok(Line::of("http-request allow if {").with(Word::expr(&relay)).and("-m found }"))
+}
+
 /// Where workers of before a reload send what they still get. TLS has ended there already.
 fn relay_bind(name: &str) -> Result<Line, Refused> {
     let bind = Line::of("bind").with(Word::env("abns@", "FLEET_RELAY", &format!("-{name}"))?).and("accept-proxy");
@@ -354,13 +364,21 @@ fn passthrough<'a>(section: &mut Section, listener: &str, names: impl Iterator<I
 
 /// 200 as long as the pod is to get traffic.
 fn health(common: &Settings) -> Result<Section, Refused> {
-    let drained = Expr::fetch("str", maps::DRAINED)?.then("map_str", &[maps::POD])?;
-    let unready = Line::of("http-request return status 503 content-type text/plain string drained if { path /healthz }");
+    let unready = |key: &str| {
+        let state = Expr::fetch("str", key)?.then("map_str", &[maps::POD])?;
+        let line = Line::of("http-request return status 503 content-type text/plain string").and(if key == maps::DRAINED {
+            "drained"
+        } else {
+            "closing"
+        });
+        line.and("if { path /healthz }").test(&state, "str", maps::TRUE)
+    };
     let mut section = Section::new(Line::of("frontend").and(HEALTH).and("from _front"));
-    section
-        .push(Line::of("bind").with(Word::env("", "FLEET_BIND_HEALTH", "")?))
-        .push(unready.test(&drained, "str", maps::TRUE)?)
-        .add("http-request return status 200 content-type text/plain string ok if { path /healthz }");
+    section.push(Line::of("bind").with(Word::env("", "FLEET_BIND_HEALTH", "")?)).push(unready(maps::DRAINED)?);
+    if common.unready_while_closing {
+        section.push(unready(maps::CLOSING)?);
+    }
+    section.add("http-request return status 200 content-type text/plain string ok if { path /healthz }");
     if common.metrics {
         section.add("http-request use-service prometheus-exporter if { path /metrics }");
     }

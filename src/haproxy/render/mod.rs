@@ -12,7 +12,7 @@ mod skeleton;
 mod tests;
 
 pub use certificates::{DEFAULT_CERTIFICATE, TICKET_KEYS};
-pub use frontends::{HEALTH, RELAY_BIND};
+pub use frontends::{HEALTH, RELAY, RELAY_BIND};
 pub(in crate::haproxy) use names::safe_name;
 
 use super::bundle::{Bundle, Change, Content, MapEntry, Resource, ResourceKey};

@@ -4,6 +4,11 @@ use super::Reader;
 use crate::api::{Drain, Duration, Timeouts, Tuning};
 use crate::model::{Millis, Policy, ServerOptions};
 
+/// What HAProxy is told where nothing is said of `hardStopAfter`.
+const HARD_STOP: Millis = Millis(3_600_000);
+/// HAProxy cuts that much later than whoever stops the pod.
+const HARD_STOP_MARGIN: u32 = 10_000;
+
 impl Reader<'_, '_> {
     pub(super) fn tuning(&mut self, tuning: &Tuning) {
         let nothing = Timeouts::default();
@@ -28,8 +33,13 @@ impl Reader<'_, '_> {
     /// Half of the time that connections have when a pod ends: those that are asked to leave late have the other half.
     pub(super) fn drain(&mut self, drain: &Drain) {
         let common = &mut self.state.common;
-        let longest = millis(Some(&drain.timeout)).map(|timeout| common.hard_stop_after.map_or(timeout, |stop| timeout.min(stop)));
-        common.close_spread = longest.map(|Millis(millis)| Millis(millis / 2));
+        let timeout = millis(Some(&drain.timeout));
+        common.close_spread = timeout.map(|Millis(timeout)| Millis(timeout / 2));
+        // HAProxy takes this for every soft stop: it would cut a drain before its time, and nobody would count what
+        let least = Millis(timeout.map_or(0, |Millis(timeout)| timeout).saturating_add(HARD_STOP_MARGIN));
+        if common.hard_stop_after.unwrap_or(HARD_STOP) < least {
+            common.hard_stop_after = Some(least);
+        }
     }
 }
 

@@ -31,6 +31,13 @@ fn a_fleet_that_says_nothing_has_the_default_settings() {
 }
 
 #[test]
+fn a_pod_with_ports_of_its_node_tells_load_balancers_itself_that_it_ends() {
+    for (spec, unready) in [("", false), ("publishing: {type: Private}", false), ("publishing: {type: HostNetwork}", true)] {
+        assert_eq!(settings(&case(spec)).unready_while_closing, unready, "{spec}");
+    }
+}
+
+#[test]
 fn settings_change_without_any_route_being_translated_anew() {
     let mut case = case("");
     let touched = case.set(&fleet("http: {hsts: {}, headers: {response: [{name: X-A, type: Set, value: b}]}}"));
@@ -177,14 +184,18 @@ fn times_of_the_fleet_hold_where_no_backend_says_otherwise() {
 
 #[test]
 fn connections_are_closed_over_half_of_the_time_that_they_have() {
-    for (spec, spread) in [
-        ("", Some(Millis(30_000))),
-        ("drain: {timeout: 3s}", Some(Millis(1_500))),
-        ("drain: {timeout: 0s}", None),
-        // what is open after that is cut, whoever asked for the end
-        ("drain: {timeout: 2m}, tuning: {hardStopAfter: 10s}", Some(Millis(5_000))),
+    for (spec, spread, hard_stop) in [
+        ("", Some(30_000), None),
+        ("drain: {timeout: 3s}", Some(1_500), None),
+        ("drain: {timeout: 0s}", None, None),
+        // HAProxy itself cuts nothing before the time that a pod has is over
+        ("drain: {timeout: 2m}, tuning: {hardStopAfter: 10s}", Some(60_000), Some(130_000)),
+        ("drain: {timeout: 2m}, tuning: {hardStopAfter: 5m}", Some(60_000), Some(300_000)),
+        ("drain: {timeout: 1h}", Some(1_800_000), Some(3_610_000)),
     ] {
-        assert_eq!(settings(&case(spec)).close_spread, spread, "{spec}");
+        let case = case(spec);
+        let settings = settings(&case);
+        assert_eq!((settings.close_spread, settings.hard_stop_after), (spread.map(Millis), hard_stop.map(Millis)), "{spec}");
     }
 }
 
