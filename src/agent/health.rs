@@ -7,6 +7,7 @@
 use super::apply::Shared;
 use super::runtime::{Command, Master, Session};
 use super::status::Status;
+use crate::haproxy::plan::service_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub(super) async fn run(shared: Arc<Mutex<Shared>>, master: Master, status: watc
         match look(&shared, &master).await {
             Ok(Some((worker, mut health, backends))) => {
                 number += 1;
-                health.down = known.down(worker, backends);
+                health.down = known.down(worker, &backends);
                 status.send_modify(|status| status.health = Some(Health { number, reloads: status.reload_count, ..health }));
             }
             Ok(None) => {}
@@ -86,8 +87,9 @@ async fn look(shared: &Mutex<Shared>, master: &Master) -> io::Result<Option<(u32
 /// Backends by name, and whether they are down.
 type Backends = BTreeMap<String, bool>;
 
-/// The backends that a HAProxy had before its last reload. One that came with it is down nowhere else, as it is nowhere
-/// else: that says nothing about what it came with.
+/// The services whose backends a HAProxy had before its last reload. One that came with it is down nowhere else, as it is
+/// nowhere else: that says nothing about what it came with. A service that was there has another backend once its policy is
+/// another one.
 #[derive(Debug, Default)]
 struct Known {
     worker: u32,
@@ -97,13 +99,14 @@ struct Known {
 
 impl Known {
     /// How many of `backends`, which are those of `worker`, are down and were there before it.
-    fn down(&mut self, worker: u32, backends: Backends) -> u64 {
+    fn down(&mut self, worker: u32, backends: &Backends) -> u64 {
         if self.worker != worker {
             (self.worker, self.before) = (worker, self.last.take());
         }
-        let is_old = |name: &String| self.before.as_ref().is_none_or(|before| before.contains(name));
+        let service = |name: &str| service_of(name).unwrap_or(name).to_owned();
+        let is_old = |name: &String| self.before.as_ref().is_none_or(|before| before.contains(&service(name)));
         let down = backends.iter().filter(|(name, down)| **down && is_old(name)).count();
-        self.last = Some(backends.into_keys().collect());
+        self.last = Some(backends.keys().map(|name| service(name)).collect());
         down as u64
     }
 }
@@ -157,9 +160,18 @@ mod tests {
     fn a_backend_that_came_with_the_last_reload_is_not_down_on_its_account() {
         let backends = |all: &[(&str, bool)]| all.iter().map(|(name, down)| ((*name).to_owned(), *down)).collect::<Backends>();
         let mut known = Known::default();
-        assert_eq!(known.down(1, backends(&[("a", false), ("b", true)])), 1, "nobody looked before");
-        let after = || backends(&[("a", true), ("b", true), ("new", true)]);
-        assert_eq!((known.down(2, after()), known.down(2, after())), (2, 2));
-        assert_eq!(known.down(3, after()), 3, "by now it is one of them");
+        assert_eq!(known.down(1, &backends(&[("a", false), ("b", true)])), 1, "nobody looked before");
+        let after = backends(&[("a", true), ("b", true), ("new", true)]);
+        assert_eq!((known.down(2, &after), known.down(2, &after)), (2, 2));
+        assert_eq!(known.down(3, &after), 3, "by now it is one of them");
+    }
+
+    #[test]
+    fn a_backend_that_is_down_with_another_policy_of_its_service_is() {
+        let one = |name: &str, down| Backends::from([(name.to_owned(), down)]);
+        let mut known = Known::default();
+        assert_eq!(known.down(1, &one("shop_web_80_h1", false)), 0);
+        assert_eq!(known.down(2, &one("shop_web_80_h2", true)), 1);
+        assert_eq!(known.down(3, &one("shop_web_81_h2", true)), 0, "of another port");
     }
 }
