@@ -35,7 +35,11 @@ impl Quarantine {
     /// Takes in what else changes in what is asked for meanwhile.
     fn follow(&mut self, changes: &[Change]) {
         for change in changes {
-            self.former.entry(change.key.clone()).or_insert_with(|| change.before.clone());
+            let before = self.former.entry(change.key.clone()).or_insert_with(|| change.before.clone());
+            // what came and went meanwhile was never there: whoever makes new backends all day leaves nothing behind
+            if before.is_none() && change.after.is_none() && !self.put_back.contains(&change.key) {
+                self.former.remove(&change.key);
+            }
         }
     }
 

@@ -390,6 +390,22 @@ fn a_host_that_is_as_it_was_goes_on_to_lead_somewhere_whatever_others_change() {
 }
 
 #[test]
+fn what_comes_and_goes_while_something_is_in_quarantine_is_not_remembered() {
+    let (then, mut now) = two();
+    let mut serving = quarantined(&then, &now, &[shape("b")]);
+    let known = |serving: &Serving| serving.fleets[&fleet()].quarantines[0].former.len();
+    let (before, first) = (known(&serving), now.clone());
+    for number in 0..9 {
+        let mut next = first.clone();
+        serve(&mut next, "y.example", &format!("c{number}"), &[2]);
+        follow(&mut serving, &now, &next);
+        now = next;
+    }
+    follow(&mut serving, &now, &first);
+    assert_eq!(known(&serving), before);
+}
+
+#[test]
 fn a_section_that_is_as_it_was_finds_the_files_and_lists_that_it_names() {
     let frontends = ResourceKey::Section("20-frontends".into());
     let page = ResourceKey::File("errors/503.html".into());
