@@ -311,7 +311,7 @@ const HEARD: Duration = Duration::from_secs(2);
 /// that of HAProxy.
 async fn take_leave(follower: &Follower, mut status: watch::Receiver<Status>, directory: &Path) {
     let Some(ending) = stop::result(directory) else { return };
-    // what comes back keeps everybody else from saying anything: it does not stay
+    // only whether it is so: the state that comes back is locked as long as it is held
     let gone = tokio::time::timeout(NOTICED, status.wait_for(|status| status.worker_pid.is_none())).await.is_ok();
     if gone {
         // what was written last, as HAProxy ended

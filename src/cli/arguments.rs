@@ -204,7 +204,7 @@ pub struct LocalArguments {
     /// [default: below $XDG_STATE_HOME/haproxy-fleet or ~/.local/state/haproxy-fleet, one for each set of inputs]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Serve /healthz, /readyz, /metrics and /status (JSON) there, and answer `config`, `rollout`, `drain` and `undrain`
+    /// Serve /healthz, /readyz, /metrics and /status (JSON) there, and answer `config`, `rollout`, `drain`, `undrain`, `history` and `rollback`
     #[arg(long, value_name = "IP:PORT")]
     pub admin: Option<SocketAddr>,
     /// The HAProxy to run; once for each release line that fleets ask for

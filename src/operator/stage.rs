@@ -6,7 +6,7 @@
 use super::history::History;
 use super::numbers::Numbers;
 use super::places;
-use super::pods::places;
+use super::pods;
 use super::serving::{Kept, News, Revisions, Serving, Timing};
 use crate::api::IngressDeployment;
 use crate::api::backend::BackendUse;
@@ -229,7 +229,7 @@ impl Stage {
     fn look(&mut self, agents: &Agents) -> bool {
         let states = self.states.borrow().clone();
         let pipeline = &self.pipeline;
-        let places = |fleet: &FleetId| places(&states, fleet);
+        let places = |fleet: &FleetId| pods::places(&states, fleet);
         let news = self.serving.look(self.started.elapsed(), agents, &places, &|fleet| pipeline.bundle(fleet));
         let mut is_news = !news.is_empty();
         for news in news {

@@ -25,21 +25,25 @@ fn texts(output: &Output) -> (String, String) {
     (String::from_utf8(output.stdout.clone()).unwrap(), String::from_utf8(output.stderr.clone()).unwrap())
 }
 
-/// An admin server that says `status`.
-async fn serving(status: Status) -> (SocketAddr, watch::Sender<Arc<Status>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (sender, receiver) = watch::channel(Arc::new(status));
-    let served = Served {
-        status: receiver,
+/// What an admin server serves that says `status`.
+fn served(status: watch::Receiver<Arc<Status>>) -> Served {
+    Served {
+        status,
         metrics: Arc::new(Metrics::default()),
         observe: Arc::new(|| ()),
         count_from: CountFrom::Start,
         ready: Arc::new(|| true),
         log_level: None,
         open: false,
-    };
-    tokio::spawn(admin::serve(listener, served, std::future::pending()));
+    }
+}
+
+/// An admin server that says `status`.
+async fn serving(status: Status) -> (SocketAddr, watch::Sender<Arc<Status>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, receiver) = watch::channel(Arc::new(status));
+    tokio::spawn(admin::serve(listener, served(receiver), std::future::pending()));
     (address, sender)
 }
 
@@ -101,18 +105,9 @@ async fn the_configuration_of_a_fleet_of_local_is_shown_by_file_and_without_keys
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_said, receiver) = watch::channel(Arc::new(status(vec![fleet("infra", Some(true)), fleet("other", Some(true))])));
-    let served = Served {
-        status: receiver,
-        metrics: Arc::new(Metrics::default()),
-        observe: Arc::new(|| ()),
-        count_from: CountFrom::Start,
-        ready: Arc::new(|| true),
-        log_level: None,
-        open: false,
-    };
     let (configs, mut asked) = tokio::sync::mpsc::channel::<ConfigAsked>(1);
     let (orders, _ordered) = tokio::sync::mpsc::channel(1);
-    tokio::spawn(admin::serve_with_orders(listener, served, orders, configs, std::future::pending()));
+    tokio::spawn(admin::serve_with_orders(listener, served(receiver), orders, configs, std::future::pending()));
     tokio::spawn(async move {
         while let Some(asked) = asked.recv().await {
             let file = |path: &str, text: Option<&str>| ConfigFile { path: path.into(), bytes: 12, text: text.map(Into::into) };

@@ -2,7 +2,7 @@
 
 use super::admin::Admin;
 use super::cluster::Cluster;
-use super::revisions::Kept;
+use super::revisions::{Kept, find};
 use super::{Verbs, Whose, block_on, choice};
 use crate::admin::Refusal;
 use crate::cli::report::{Style, printable};
@@ -114,10 +114,12 @@ async fn ask(address: SocketAddr, fleet: &Fleet) -> Result<Config, Error> {
 
 /// The revision that is `named`, or else served, if it is kept.
 fn chosen(fleet: &Fleet, named: Option<u64>, kept: &[Kept]) -> Result<u64, Error> {
+    if let Some(number) = named {
+        return find(kept, number, &id(fleet)).map(|()| number);
+    }
     let numbers: Vec<String> = kept.iter().map(|kept| kept.number.to_string()).collect();
     let numbers = numbers.join(", ");
-    let served = Some(fleet.revision).filter(|revision| *revision > 0);
-    let Some(number) = named.or(served) else {
+    let Some(number) = Some(fleet.revision).filter(|revision| *revision > 0) else {
         let help = if kept.is_empty() {
             "a replica of the operator has to lead and to have looked at the fleet: its log tells why not".to_owned()
         } else {
@@ -128,16 +130,9 @@ fn chosen(fleet: &Fleet, named: Option<u64>, kept: &[Kept]) -> Result<u64, Error
     if kept.iter().any(|kept| kept.number == number) {
         return Ok(number);
     }
-    let (what, help) = match (named, kept) {
-        (Some(_), []) => ("", "none is yet: a revision is kept once all pods have it".to_owned()),
-        (Some(_), _) => ("", format!("choose one of {numbers}")),
-        (None, []) => (", which it serves,", "a revision is kept once all pods have it: `status` says how far they are".to_owned()),
-        (None, _) => (
-            ", which it serves,",
-            format!("a revision is kept once all pods have it: `status` says how far they are. Kept are {numbers}: show one by --revision"),
-        ),
-    };
-    Err(Error::new(format_args!("revision {number} of {}{what} is not kept", id(fleet)), help))
+    let others = if kept.is_empty() { String::new() } else { format!(". Kept are {numbers}: show one by --revision") };
+    let help = format!("a revision is kept once all pods have it: `status` says how far they are{others}");
+    Err(Error::new(format_args!("revision {number} of {}, which it serves, is not kept", id(fleet)), help))
 }
 
 /// What is kept of the revision `number`.

@@ -124,7 +124,7 @@ pub struct UndrainArguments {
 }
 
 /// A fleet, and where it is.
-#[derive(Clone, Debug, Args)]
+#[derive(Debug, Args)]
 struct Whose {
     /// The fleet
     ///

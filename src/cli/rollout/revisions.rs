@@ -172,7 +172,11 @@ pub(super) fn find(kept: &[Kept], revision: u64, id: &str) -> Result<(), Error> 
         return Ok(());
     }
     let numbers: Vec<String> = kept.iter().map(|kept| kept.number.to_string()).collect();
-    let help = if numbers.is_empty() { "none is yet".to_owned() } else { format!("choose one of {}", numbers.join(", ")) };
+    let help = if numbers.is_empty() {
+        "none is yet: a revision is once all pods have it".to_owned()
+    } else {
+        format!("choose one of {}", numbers.join(", "))
+    };
     Err(Error::new(format_args!("revision {revision} of {id} is not kept"), help))
 }
 

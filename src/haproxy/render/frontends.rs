@@ -364,13 +364,9 @@ fn passthrough<'a>(section: &mut Section, listener: &str, names: impl Iterator<I
 
 /// 200 as long as the pod is to get traffic.
 fn health(common: &Settings) -> Result<Section, Refused> {
-    let unready = |key: &str| {
+    let unready = |key: &'static str| {
         let state = Expr::fetch("str", key)?.then("map_str", &[maps::POD])?;
-        let line = Line::of("http-request return status 503 content-type text/plain string").and(if key == maps::DRAINED {
-            "drained"
-        } else {
-            "closing"
-        });
+        let line = Line::of("http-request return status 503 content-type text/plain string").and(key);
         line.and("if { path /healthz }").test(&state, "str", maps::TRUE)
     };
     let mut section = Section::new(Line::of("frontend").and(HEALTH).and("from _front"));
